@@ -10,6 +10,8 @@
 - ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
 - ``protocol/SPEC.md``, ``protocol/SEGMENTS.md``, ``docs/model.md``, ``docs/topics.md``: the tables of attributes, from
   ``cmqd_types.attributes``.
+- ``protocol/SPEC.md``, ``cmqd/ARCHITECTURE.md``: the operations by role and by cost, from
+  ``cmqd_protocol.operations``.
 - ``client/cmqd_client/declared_attributes.py``: the attributes for type checkers, from the same declarations.
 - ``docs/glossary.md``: the terms, from the docstrings of ``cmqd.core``, the engine, the gateway and the console.
 - ``docs/internals/decisions.md``: the index of decision records by room; ``docs/internals/decisions/``: links to
@@ -42,6 +44,7 @@ from cmqd_bench.documents import cmq_tables, parts
 from cmqd_bench.documents.attribute_tables import TABLES, docs_table, segments_table, spec_table
 from cmqd_bench.documents.client_attributes import declared_attributes
 from cmqd_bench.documents.decision_records import index_by_room, read_records
+from cmqd_bench.documents.operation_tables import costs_table, roles_table
 from cmqd_bench.documents.stored import stored
 from cmqd_gateway.process import gateway_settings as gateway
 
@@ -302,6 +305,8 @@ PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
         for package in (cmqd.core, cmqd.engine, cmqd_gateway, cmqd_gateway.console)
     ),
     ("docs/internals/decisions.md", "decisions", decisions_list),
+    ("protocol/SPEC.md", "operations by role", roles_table),
+    ("cmqd/ARCHITECTURE.md", "operations by cost", costs_table),
     *(("protocol/SPEC.md", f"attributes of a {noun}", partial(spec_table, noun)) for noun in TABLES),
     *(("protocol/SEGMENTS.md", f"attributes of a {noun}", partial(segments_table, noun)) for noun in TABLES),
     ("docs/model.md", "attributes of a queue", partial(docs_table, "queue")),

@@ -13,9 +13,9 @@ import msgspec
 from cmqd_client.durations import to_datetime
 from cmqd_client.links.channel import Channel
 from cmqd_client.links.key_changes import KeyWatch, OnKeyChange
-from cmqd_client.links.retry import Repeat
 from cmqd_client.results import Done, Listing
 from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
 
 
@@ -113,7 +113,7 @@ class Accounts:
             AccountExists: an account of this name exists; no account was changed.
             OutcomeUnknown: the account may exist now. If so, create another key for the account.
         """
-        return _new_key(await self._channel.ask(wire.CreateAccount, wire.KeyList, Repeat.ONCE, account))
+        return _new_key(await self._channel.ask(operations.CREATE_ACCOUNT, account))
 
     async def delete(self, account: str) -> Done:
         """Delete an account that has no queue, topic and schedule, with all its keys. Only for ``admin``. Not repeated
@@ -123,7 +123,7 @@ class Accounts:
             AccountNotEmpty: the account has queues, topics or schedules; ``details`` has their numbers.
             InvalidArgument: the account is ``admin``.
         """
-        reply = await self._channel.ask(wire.DeleteAccount, wire.Done, Repeat.ONCE, account)
+        reply = await self._channel.ask(operations.DELETE_ACCOUNT, account)
         return Done(reply.request_id)
 
     async def queues(
@@ -137,9 +137,7 @@ class Accounts:
             limit: most queues of a page, 1-1,000. A page may have fewer, even none, before the end.
         """
         behind = after or AccountQueue("", "")
-        reply = await self._channel.ask(
-            wire.ListAllQueues, wire.AllQueues, Repeat.READ, search, behind.account, behind.queue, limit
-        )
+        reply = await self._channel.ask(operations.LIST_ALL_QUEUES, search, behind.account, behind.queue, limit)
         return AccountQueuePage(
             [AccountQueue(account, name) for account, _, name in reply.queues],
             None if reply.next is None else AccountQueue(*reply.next),
@@ -148,7 +146,7 @@ class Accounts:
 
     async def list(self) -> Listing[str]:
         """List the names of all accounts. Only for ``admin``."""
-        reply = await self._channel.ask(wire.ListAccounts, wire.AccountList, Repeat.READ)
+        reply = await self._channel.ask(operations.LIST_ACCOUNTS)
         return Listing(reply.accounts, reply.request_id)
 
     async def create_key(
@@ -176,10 +174,10 @@ class Accounts:
             OutcomeUnknown: the account may have another key; ``keys`` lists the key, so the caller can delete it.
         """
         if roles is None and names is None:
-            reply = await self._channel.ask(wire.CreateKey, wire.KeyList, Repeat.ONCE, account)
+            reply = await self._channel.ask(operations.CREATE_KEY, account)
         else:
             chosen = _texts(roles, EVERY_ROLE), _texts(names, EVERY_NAME)
-            reply = await self._channel.ask(wire.CreateRoleKey, wire.KeyList, Repeat.ONCE, *chosen, account)
+            reply = await self._channel.ask(operations.CREATE_ROLE_KEY, *chosen, account)
         return _new_key(reply)
 
     async def import_key(
@@ -209,9 +207,7 @@ class Accounts:
             InvalidArgument: the pair, a role or a pattern is malformed.
         """
         chosen = _texts(roles, EVERY_ROLE), _texts(names, EVERY_NAME)
-        reply = await self._channel.ask(
-            wire.ImportKey, wire.KeyList, Repeat.SAFE, secret_id, secret_key, *chosen, account
-        )
+        reply = await self._channel.ask(operations.IMPORT_KEY, secret_id, secret_key, *chosen, account)
         return _new_key(reply)
 
     async def set_key_roles(
@@ -232,7 +228,7 @@ class Accounts:
             InvalidArgument: a role or a pattern is malformed.
         """
         chosen = _texts(roles, EVERY_ROLE), _texts(names, EVERY_NAME)
-        reply = await self._channel.ask(wire.SetKeyRoles, wire.Done, Repeat.SAFE, secret_id, *chosen, account)
+        reply = await self._channel.ask(operations.SET_KEY_ROLES, secret_id, *chosen, account)
         return Done(reply.request_id)
 
     async def key_secret(self, secret_id: str) -> KeySecret:
@@ -246,7 +242,7 @@ class Accounts:
             PermissionDenied: the key has not the role, or other machines could read the connection.
             TooManyRequests: over the limit; the call was repeated until its patience ended.
         """
-        reply = await self._channel.ask(wire.GetKeySecret, wire.KeySecret, Repeat.READ, secret_id)
+        reply = await self._channel.ask(operations.GET_KEY_SECRET, secret_id)
         return KeySecret(secret_id, reply.secret_key, reply.account, reply.request_id, reply.enabled)
 
     async def watch_keys(self, on_change: OnKeyChange) -> KeyWatch:
@@ -266,7 +262,7 @@ class Accounts:
         Raises:
             PermissionDenied: the key has not the role, or other machines could read the connection.
         """
-        reply = await self._channel.ask(wire.WatchKeys, wire.Done, Repeat.READ)
+        reply = await self._channel.ask(operations.WATCH_KEYS)
         return self._channel.key_changes.add(on_change, self._channel.connections(), reply.request_id)
 
     async def own_key(self) -> OwnKey:
@@ -276,7 +272,7 @@ class Accounts:
         Raises:
             UnknownOperation: the server is older than this operation.
         """
-        reply = await self._channel.ask(wire.GetOwnKey, wire.OwnKey, Repeat.READ)
+        reply = await self._channel.ask(operations.GET_OWN_KEY)
         return OwnKey(
             secret_id=reply.secret_id,
             account=reply.account,
@@ -290,7 +286,7 @@ class Accounts:
 
     async def keys(self, *, account: str | None = None) -> Listing[AccessKey]:
         """List all keys of an account, without their secrets."""
-        reply = await self._channel.ask(wire.ListKeys, wire.KeyList, Repeat.READ, account)
+        reply = await self._channel.ask(operations.LIST_KEYS, account)
         return Listing(_keys(reply), reply.request_id)
 
     async def set_key_enabled(self, secret_id: str, enabled: bool, *, account: str | None = None) -> Done:
@@ -300,7 +296,7 @@ class Accounts:
             KeyNotFound: the account has no key of this id.
             LastKey: the key is the account's last enabled key with role ``admin``.
         """
-        reply = await self._channel.ask(wire.SetKeyEnabled, wire.Done, Repeat.SAFE, secret_id, enabled, account)
+        reply = await self._channel.ask(operations.SET_KEY_ENABLED, secret_id, enabled, account)
         return Done(reply.request_id)
 
     async def delete_key(self, secret_id: str, *, account: str | None = None) -> Done:
@@ -310,7 +306,7 @@ class Accounts:
             KeyNotFound: the account has no key of this id.
             LastKey: the key is the account's last enabled key with role ``admin``.
         """
-        reply = await self._channel.ask(wire.DeleteKey, wire.Done, Repeat.ONCE, secret_id, account)
+        reply = await self._channel.ask(operations.DELETE_KEY, secret_id, account)
         return Done(reply.request_id)
 
 

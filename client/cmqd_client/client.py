@@ -42,7 +42,7 @@ from cmqd_client.errors import ClientClosed
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.links.channel import NOT_OPEN, Channel
 from cmqd_client.links.hosts_in_turn import Follow, HostsInTurn, Opener
-from cmqd_client.links.retry import Repeat, RetryPolicy
+from cmqd_client.links.retry import RetryPolicy
 from cmqd_client.messages.request_reply import REPLY_TIMEOUT, Reply, Requester
 from cmqd_client.messages.tracing import Tracing, tracing_if_set_up
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyFormat, PoisonPolicy
@@ -53,7 +53,7 @@ from cmqd_client.topic import Topic, TopicAttributes, TopicInfo, TopicPage, topi
 from cmqd_client.transactions.check_answers import CHECK_TIMEOUT, CHECKS_AT_ONCE
 from cmqd_client.transactions.half_messages import Checker
 from cmqd_client.transactions.producer import TransactionProducer
-from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
 from cmqd_types.inspection import ConnectionSort
 from cmqd_types.queues import QueueSelection, QueueSort
@@ -332,9 +332,7 @@ class Client:
 
     async def create_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Like :meth:`create_queue`; return the attributes and the id."""
-        return queue_info(
-            await self._require().ask(wire.CreateQueue, wire.QueueInfo, Repeat.ONCE, name, queue_attributes(attributes))
-        )
+        return queue_info(await self._require().ask(operations.CREATE_QUEUE, name, queue_attributes(attributes)))
 
     async def ensure_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue, or check that the existing queue has the given attributes. Repeated after a lost reply.
@@ -352,9 +350,7 @@ class Client:
 
     async def ensure_queue_info(self, name: str, **attributes: Unpack[QueueAttributes]) -> QueueInfo:
         """Like :meth:`ensure_queue`; return the current attributes and ``created``."""
-        return queue_info(
-            await self._require().ask(wire.EnsureQueue, wire.QueueInfo, Repeat.SAFE, name, queue_attributes(attributes))
-        )
+        return queue_info(await self._require().ask(operations.ENSURE_QUEUE, name, queue_attributes(attributes)))
 
     async def queues(self, *, search: str = "", offset: int = 0, limit: int = 100) -> QueuePage:
         """List queues of the account, by name. Safe to cancel.
@@ -364,7 +360,7 @@ class Client:
             offset: number of queues to skip.
             limit: most queues of a page, 1-1,000.
         """
-        reply = await self._require().ask(wire.ListQueues, wire.QueueList, Repeat.READ, search, offset, limit)
+        reply = await self._require().ask(operations.LIST_QUEUES, search, offset, limit)
         ids, names = [number for number, _ in reply.queues], [name for _, name in reply.queues]
         return QueuePage(names, reply.total, reply.request_id, ids)
 
@@ -403,7 +399,7 @@ class Client:
             DeadLetterQueueInUse: the queue is the dead-letter queue of other queues; unbind it there first.
             QueueNotFound: the queue does not exist.
         """
-        return Done((await self._require().ask(wire.DeleteQueue, wire.Done, Repeat.ONCE, name)).request_id)
+        return Done((await self._require().ask(operations.DELETE_QUEUE, name)).request_id)
 
     @overload
     async def request(
@@ -463,7 +459,7 @@ class Client:
         return await requester.request(target, body, timeout, headers)
 
     async def _ensure_raw(self, name: str, attributes: Mapping[str, Any]) -> None:
-        await self._require().ask(wire.EnsureQueue, wire.QueueInfo, Repeat.SAFE, name, dict(attributes))
+        await self._require().ask(operations.ENSURE_QUEUE, name, dict(attributes))
 
     @overload
     def transaction_producer(
@@ -616,7 +612,7 @@ class Client:
     async def create_topic_info(self, name: str, **attributes: Unpack[TopicAttributes]) -> TopicInfo:
         """Like :meth:`create_topic`; return the attributes, the resulting name and the id."""
         given = topic_attributes(attributes)
-        return topic_info(await self._require().ask(wire.CreateTopic, wire.TopicInfo, Repeat.ONCE, name, given))
+        return topic_info(await self._require().ask(operations.CREATE_TOPIC, name, given))
 
     async def ensure_topic(self, name: str, **attributes: Unpack[TopicAttributes]) -> Topic:
         """Create a topic, or check that the existing topic has the given attributes. Repeated after a lost reply.
@@ -635,11 +631,11 @@ class Client:
     async def ensure_topic_info(self, name: str, **attributes: Unpack[TopicAttributes]) -> TopicInfo:
         """Like :meth:`ensure_topic`; return the current attributes and ``created``."""
         given = topic_attributes(attributes)
-        return topic_info(await self._require().ask(wire.EnsureTopic, wire.TopicInfo, Repeat.SAFE, name, given))
+        return topic_info(await self._require().ask(operations.ENSURE_TOPIC, name, given))
 
     async def topics(self, *, search: str = "", offset: int = 0, limit: int = 100) -> TopicPage:
         """List topics of the account, by name; arguments as for :meth:`queues`. Safe to cancel."""
-        reply = await self._require().ask(wire.ListTopics, wire.TopicList, Repeat.READ, search, offset, limit)
+        reply = await self._require().ask(operations.LIST_TOPICS, search, offset, limit)
         ids, names = [number for number, _ in reply.topics], [name for _, name in reply.topics]
         return TopicPage(names, reply.total, reply.request_id, ids)
 
@@ -650,7 +646,7 @@ class Client:
             TopicInUse: the topic has subscriptions; unsubscribe them first.
             TopicNotFound: the topic does not exist.
         """
-        return Done((await self._require().ask(wire.DeleteTopic, wire.Done, Repeat.ONCE, name)).request_id)
+        return Done((await self._require().ask(operations.DELETE_TOPIC, name)).request_id)
 
     # ------------------------------------------------------------------ the rest
 
@@ -666,7 +662,7 @@ class Client:
 
     async def status(self) -> ServerStatus:
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""
-        reply = await self._require().ask(wire.GetServerStatus, wire.ServerStatus, Repeat.READ)
+        reply = await self._require().ask(operations.GET_SERVER_STATUS)
         return ServerStatus(reply.status, reply.request_id)
 
     async def metrics(self) -> Metrics:
@@ -821,7 +817,7 @@ class Client:
             PermissionDenied: the account is not ``admin``.
             RequestTimeout: the sealing takes longer, and continues.
         """
-        reply = await self._require().ask(wire.SealSegments, wire.SegmentsSealed, Repeat.READ)
+        reply = await self._require().ask(operations.SEAL_SEGMENTS)
         return SegmentsSealed(reply.last_lsn, reply.request_id)
 
     def _patient(self, patience: Duration | None) -> Channel:

@@ -39,7 +39,6 @@ from cmqd_client.errors import (
 )
 from cmqd_client.links.channel import Channel
 from cmqd_client.links.locating import Location, ask_location
-from cmqd_client.links.retry import Repeat
 from cmqd_client.messages.message_ids import MessageId, id_number, printed_id
 from cmqd_client.messages.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgoing, checked_body
 from cmqd_client.messages.sending import send, send_in_parts
@@ -69,6 +68,7 @@ from cmqd_client.results import (
 )
 from cmqd_client.transactions.half_requests import decide, send_half
 from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_types.messages import Headers, ReceivedMessage
 
 ReceiptHandle: TypeAlias = int
@@ -551,9 +551,7 @@ class Queue(Generic[BodyT]):
             InvalidArgument: a state is unknown.
         """
         state_names = None if states is None else list(states)
-        reply = await self._channel.ask(
-            wire.PeekMessages, wire.MessagesPeeked, Repeat.READ, self.name, max_messages, start, state_names
-        )
+        reply = await self._channel.ask(operations.PEEK_MESSAGES, self.name, max_messages, start, state_names)
         peeked = [
             Peeked(
                 id=printed_id(message.message_id),
@@ -870,12 +868,12 @@ class Queue(Generic[BodyT]):
         if (time is None) == (ago is None):
             raise TypeError("rewind takes either time or ago")
         time_ms, ago_ms = _start_of_rewind(time, ago, "rewind(ago=...)")
-        request = wire.RewindQueue(self._channel.next_request_id(), self.name, time_ms, strict, ago_ms)
+        ask, rewind = self._channel.ask, operations.REWIND_QUEUE
         try:
             try:
-                reply = await self._channel.call(request, wire.Rewound, Repeat.ONCE)
+                reply = await ask(rewind, self.name, time_ms, strict, ago_ms)
             except NotSupported:
-                reply = await self._channel.ask(wire.RewindQueue, wire.Rewound, Repeat.ONCE, self.name, time_ms, strict)
+                reply = await ask(rewind, self.name, time_ms, strict)
         except TimeNotRewindable as error:
             _note_nearest(error)
             raise
@@ -905,9 +903,8 @@ class Queue(Generic[BodyT]):
         time_ms, ago_ms = None, None
         if time is not None or ago is not None:
             time_ms, ago_ms = _start_of_rewind(time, ago, "preview_rewind(ago=...)")
-        kind = wire.PreviewRewind
         try:
-            reply = await self._channel.ask(kind, wire.RewindPreview, Repeat.READ, self.name, time_ms, ago_ms)
+            reply = await self._channel.ask(operations.PREVIEW_REWIND, self.name, time_ms, ago_ms)
         except TimeNotRewindable as error:
             _note_nearest(error)
             raise
@@ -925,7 +922,7 @@ class Queue(Generic[BodyT]):
 
     async def dead_letter_sources(self) -> Listing[str]:
         """List the names of the queues that use this queue as their dead-letter queue."""
-        reply = await self._channel.ask(wire.ListDeadLetterSources, wire.QueueList, Repeat.READ, self.name)
+        reply = await self._channel.ask(operations.LIST_DEAD_LETTER_SOURCES, self.name)
         return Listing([name for _, name in reply.queues], reply.request_id)
 
     async def redrive(self, target: str | None = None, *, max_per_second: int | None = None) -> Redrive:
@@ -948,11 +945,7 @@ class Queue(Generic[BodyT]):
             InvalidArgument: the target does not exist or is this queue, or a number is out of range; or the queue has a
                 dead-letter queue of its own.
         """
-        return redrive(
-            await self._channel.ask(
-                wire.StartRedrive, wire.RedriveStatus, Repeat.ONCE, self.name, target, max_per_second
-            )
-        )
+        return redrive(await self._channel.ask(operations.START_REDRIVE, self.name, target, max_per_second))
 
     async def redrive_status(self) -> Redrive:
         """Return the progress of the current redrive, or the result of the last redrive.
@@ -960,7 +953,7 @@ class Queue(Generic[BodyT]):
         Raises:
             RedriveNotFound: the queue was never redriven.
         """
-        return redrive(await self._channel.ask(wire.GetRedrive, wire.RedriveStatus, Repeat.READ, self.name))
+        return redrive(await self._channel.ask(operations.GET_REDRIVE, self.name))
 
     async def cancel_redrive(self) -> Redrive:
         """End the current redrive; messages already moved stay moved.
@@ -970,7 +963,7 @@ class Queue(Generic[BodyT]):
         Raises:
             RedriveNotFound: the queue was never redriven.
         """
-        return redrive(await self._channel.ask(wire.CancelRedrive, wire.RedriveStatus, Repeat.SAFE, self.name))
+        return redrive(await self._channel.ask(operations.CANCEL_REDRIVE, self.name))
 
     # ------------------------------------------------------------------ transactions
 
@@ -1055,16 +1048,14 @@ class Queue(Generic[BodyT]):
         Raises:
             NotTransactional, QueueNotFound: the queue is not transactional, or does not exist.
         """
-        reply = await self._channel.ask(
-            wire.ListHalfMessages, wire.HalfMessages, Repeat.READ, self.name, start, max_messages
-        )
+        reply = await self._channel.ask(operations.LIST_HALF_MESSAGES, self.name, start, max_messages)
         return UndecidedPage([undecided(message) for message in reply.messages], reply.next_start, reply.request_id)
 
     # ------------------------------------------------------------------ the queue itself
 
     async def attributes(self) -> QueueInfo:
         """Return attributes, exact counts and facts, as of now."""
-        return queue_info(await self._channel.ask(wire.GetQueueAttributes, wire.QueueInfo, Repeat.READ, self.name))
+        return queue_info(await self._channel.ask(operations.GET_QUEUE_ATTRIBUTES, self.name))
 
     async def locate(self) -> Location:
         """Return the server that has the queue. The client finds it by itself; this is for operators and tools."""
@@ -1079,9 +1070,7 @@ class Queue(Generic[BodyT]):
             InvalidArgument: a value is out of range, or two values contradict.
         """
         return queue_info(
-            await self._channel.ask(
-                wire.SetQueueAttributes, wire.QueueInfo, Repeat.SAFE, self.name, queue_attributes(attributes)
-            )
+            await self._channel.ask(operations.SET_QUEUE_ATTRIBUTES, self.name, queue_attributes(attributes))
         )
 
     async def clear(self) -> Done:
@@ -1089,7 +1078,7 @@ class Queue(Generic[BodyT]):
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
         """
-        return Done((await self._channel.ask(wire.ClearQueue, wire.Done, Repeat.ONCE, self.name)).request_id)
+        return Done((await self._channel.ask(operations.CLEAR_QUEUE, self.name)).request_id)
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r}>"

@@ -15,12 +15,12 @@ import msgspec
 from cmqd_client.durations import to_datetime
 from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
-from cmqd_client.links.retry import Repeat
 from cmqd_client.messages.message_ids import MessageId, printed_id
 from cmqd_client.messages.outgoing import checked_body
 from cmqd_client.queue import Queue
 from cmqd_client.results import Done
 from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +141,7 @@ class Schedules:
         if paused:
             attributes["paused"] = True
         reply = await self._channel.ask(
-            wire.CreateSchedule, wire.ScheduleInfo, Repeat.ONCE, name, attributes, checked_body(body), _given(headers)
+            operations.CREATE_SCHEDULE, name, attributes, checked_body(body), _given(headers)
         )
         return schedule_info(reply)
 
@@ -165,7 +165,7 @@ class Schedules:
         """
         attributes: dict[str, Any] = {"queue": _name_of(queue), "cron": cron, "zone": zone}
         reply = await self._channel.ask(
-            wire.EnsureSchedule, wire.ScheduleInfo, Repeat.SAFE, name, attributes, checked_body(body), _given(headers)
+            operations.ENSURE_SCHEDULE, name, attributes, checked_body(body), _given(headers)
         )
         return schedule_info(reply)
 
@@ -206,9 +206,7 @@ class Schedules:
         given = {field: value for field, value in attributes.items() if value is not None}
         new_body = None if body is None else checked_body(body)
         new_headers = None if headers is None else dict(headers)
-        reply = await self._channel.ask(
-            wire.SetSchedule, wire.ScheduleInfo, Repeat.SAFE, name, given, new_body, new_headers
-        )
+        reply = await self._channel.ask(operations.SET_SCHEDULE, name, given, new_body, new_headers)
         return schedule_info(reply)
 
     async def pause(self, name: str) -> ScheduleInfo:
@@ -225,7 +223,7 @@ class Schedules:
         Raises:
             ScheduleNotFound: the schedule does not exist.
         """
-        return schedule_info(await self._channel.ask(wire.GetSchedule, wire.ScheduleInfo, Repeat.READ, name))
+        return schedule_info(await self._channel.ask(operations.GET_SCHEDULE, name))
 
     async def list(self, *, search: str = "", offset: int = 0, limit: int = 100) -> SchedulePage:
         """List schedules of the account, by name. Safe to cancel.
@@ -235,7 +233,7 @@ class Schedules:
             offset: number of schedules to skip.
             limit: most schedules of a page, 1-1,000.
         """
-        reply = await self._channel.ask(wire.ListSchedules, wire.ScheduleList, Repeat.READ, search, offset, limit)
+        reply = await self._channel.ask(operations.LIST_SCHEDULES, search, offset, limit)
         schedules = [
             ScheduleSummary(
                 name=one.name,
@@ -257,7 +255,7 @@ class Schedules:
         Raises:
             ScheduleNotFound: the schedule does not exist.
         """
-        return Done((await self._channel.ask(wire.DeleteSchedule, wire.Done, Repeat.ONCE, name)).request_id)
+        return Done((await self._channel.ask(operations.DELETE_SCHEDULE, name)).request_id)
 
 
 def _name_of(queue: Queue[Any] | str) -> str:

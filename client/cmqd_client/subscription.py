@@ -14,11 +14,11 @@ from cmqd_client.declared_attributes import SubscriptionAttributes, Subscription
 from cmqd_client.durations import Duration, to_datetime, to_ms
 from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
-from cmqd_client.links.retry import Repeat
 from cmqd_client.messages.message_ids import id_number
 from cmqd_client.results import Done
 from cmqd_client.topics.delivery_reports import PendingPage, pending_page
 from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_types.attributes import SUBSCRIPTION, SUBSCRIPTION_OPTIONS
 from cmqd_types.choices import ContentFormat as ContentFormat
 from cmqd_types.choices import RetryStrategy as RetryStrategy
@@ -125,9 +125,7 @@ class Subscription:
 
     async def info(self) -> SubscriptionInfo:
         """Return attributes, counts and facts, as of now."""
-        return subscription_info(
-            await self._channel.ask(wire.GetSubscription, wire.SubscriptionInfo, Repeat.READ, self.topic, self.name)
-        )
+        return subscription_info(await self._channel.ask(operations.GET_SUBSCRIPTION, self.topic, self.name))
 
     async def set(
         self, *, paused: bool | None = None, **attributes: Unpack[SubscriptionAttributes]
@@ -150,9 +148,7 @@ class Subscription:
         if paused is not None:
             changes["paused"] = paused
         return subscription_info(
-            await self._channel.ask(
-                wire.SetSubscriptionAttributes, wire.SubscriptionInfo, Repeat.SAFE, self.topic, self.name, changes
-            )
+            await self._channel.ask(operations.SET_SUBSCRIPTION_ATTRIBUTES, self.topic, self.name, changes)
         )
 
     async def pause(self) -> Done:
@@ -172,7 +168,7 @@ class Subscription:
 
         Returns without waiting for the attempts. Not repeated after a lost reply.
         """
-        reply = await self._channel.ask(wire.RetryDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
+        reply = await self._channel.ask(operations.RETRY_DELIVERIES, self.topic, self.name)
         return DeliveriesDone(reply.messages, reply.request_id)
 
     async def drop_waiting(self) -> DeliveriesDone:
@@ -180,7 +176,7 @@ class Subscription:
 
         Not repeated after a lost reply, since the repeat would drop later messages too.
         """
-        reply = await self._channel.ask(wire.DropDeliveries, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name)
+        reply = await self._channel.ask(operations.DROP_DELIVERIES, self.topic, self.name)
         return DeliveriesDone(reply.messages, reply.request_id)
 
     async def peek(self, max_messages: int = 16, *, start: int = 0, bodies: bool = True) -> PendingPage:
@@ -193,9 +189,7 @@ class Subscription:
         """
         return pending_page(
             await self._channel.ask(
-                wire.PeekDeliveries,
-                wire.DeliveriesPeeked,
-                Repeat.READ,
+                operations.PEEK_DELIVERIES,
                 self.topic,
                 self.name,
                 max_messages,
@@ -222,9 +216,7 @@ class Subscription:
             ValueError: the string is not a message id.
         """
         number = id_number(message_id)
-        reply = await self._channel.ask(
-            wire.RetryDelivery, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name, number
-        )
+        reply = await self._channel.ask(operations.RETRY_DELIVERY, self.topic, self.name, number)
         return DeliveriesDone(reply.messages, reply.request_id)
 
     async def drop(self, message_id: str) -> Done:
@@ -240,9 +232,7 @@ class Subscription:
             ValueError: the string is not a message id.
         """
         number = id_number(message_id)
-        reply = await self._channel.ask(
-            wire.DropDelivery, wire.DeliveriesDone, Repeat.ONCE, self.topic, self.name, number
-        )
+        reply = await self._channel.ask(operations.DROP_DELIVERY, self.topic, self.name, number)
         return Done(reply.request_id)
 
     async def rotate_secret(self, *, overlap: Duration | None = None) -> RotatedSecret:
@@ -256,9 +246,7 @@ class Subscription:
             OutcomeUnknown: the subscription may have a new secret unknown to the caller; rotate again.
         """
         overlap_ms = None if overlap is None else to_ms(overlap, "overlap")
-        reply = await self._channel.ask(
-            wire.RotateSecret, wire.SubscriptionSecret, Repeat.ONCE, self.topic, self.name, overlap_ms
-        )
+        reply = await self._channel.ask(operations.ROTATE_SECRET, self.topic, self.name, overlap_ms)
         return RotatedSecret(reply.secret, to_datetime(reply.overlap_until_ms), reply.request_id)
 
     async def unsubscribe(self) -> Done:
@@ -266,7 +254,7 @@ class Subscription:
 
         Copies already in the queue stay there.
         """
-        reply = await self._channel.ask(wire.Unsubscribe, wire.Done, Repeat.ONCE, self.topic, self.name)
+        reply = await self._channel.ask(operations.UNSUBSCRIBE, self.topic, self.name)
         return Done(reply.request_id)
 
     def __repr__(self) -> str:

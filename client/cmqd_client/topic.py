@@ -15,7 +15,6 @@ from cmqd_client.declared_attributes import SubscriptionAttributes, TopicAttribu
 from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
 from cmqd_client.links.locating import Location, ask_location
-from cmqd_client.links.retry import Repeat
 from cmqd_client.messages.message_ids import MessageId, id_number, printed_id
 from cmqd_client.messages.outgoing import checked_body
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyT
@@ -31,6 +30,7 @@ from cmqd_client.subscription import (
 from cmqd_client.topics.delivery_reports import MessageDeliveries, message_deliveries
 from cmqd_client.topics.filter_tests import TopicMatch, topic_match
 from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_types.attributes import TOPIC, TOPIC_CHANGES
 from cmqd_types.choices import FilterType as FilterType
 from cmqd_types.messages import Headers
@@ -305,11 +305,9 @@ class Topic(Generic[BodyT]):
         target = _endpoint(queue, url)
         given = target | subscription_attributes(attributes)
         if ensure:
-            confirmed = await self._channel.ask(
-                wire.EnsureSubscription, wire.SubscriptionInfo, Repeat.SAFE, self.name, name, given
-            )
+            confirmed = await self._channel.ask(operations.ENSURE_SUBSCRIPTION, self.name, name, given)
             return subscription_info(confirmed)
-        made = await self._channel.ask(wire.Subscribe, wire.SubscriptionInfo, Repeat.ONCE, self.name, name, given)
+        made = await self._channel.ask(operations.SUBSCRIBE, self.name, name, given)
         return subscription_info(made)
 
     def subscription(self, name: str) -> Subscription:
@@ -318,9 +316,7 @@ class Topic(Generic[BodyT]):
 
     async def subscriptions(self, *, search: str = "", offset: int = 0, limit: int = 100) -> SubscriptionPage:
         """List the topic's subscriptions, by name; arguments as for :meth:`Client.queues`."""
-        reply = await self._channel.ask(
-            wire.ListSubscriptions, wire.SubscriptionList, Repeat.READ, self.name, search, offset, limit
-        )
+        reply = await self._channel.ask(operations.LIST_SUBSCRIPTIONS, self.name, search, offset, limit)
         return SubscriptionPage(reply.subscriptions, reply.total, reply.request_id)
 
     async def deliveries(self, message_id: str) -> MessageDeliveries:
@@ -337,9 +333,7 @@ class Topic(Generic[BodyT]):
             ValueError: the string is not a message id.
         """
         number = id_number(message_id)
-        return message_deliveries(
-            await self._channel.ask(wire.GetMessageDeliveries, wire.MessageDeliveries, Repeat.READ, self.name, number)
-        )
+        return message_deliveries(await self._channel.ask(operations.GET_MESSAGE_DELIVERIES, self.name, number))
 
     async def match(self, *, tags: Iterable[str] | None = None, routing_key: str | None = None) -> TopicMatch:
         """Find the subscriptions that would get a message with these labels, and why the others would not.
@@ -356,17 +350,13 @@ class Topic(Generic[BodyT]):
             TypeError: a string where tags are expected.
         """
         labels = None if tags is None else strings(tags, "tags")
-        return topic_match(
-            await self._channel.ask(
-                wire.MatchSubscriptions, wire.SubscriptionsMatched, Repeat.READ, self.name, labels, routing_key
-            )
-        )
+        return topic_match(await self._channel.ask(operations.MATCH_SUBSCRIPTIONS, self.name, labels, routing_key))
 
     # ------------------------------------------------------------------ the topic itself
 
     async def attributes(self) -> TopicInfo:
         """Return attributes, counts and facts, as of now."""
-        return topic_info(await self._channel.ask(wire.GetTopicAttributes, wire.TopicInfo, Repeat.READ, self.name))
+        return topic_info(await self._channel.ask(operations.GET_TOPIC_ATTRIBUTES, self.name))
 
     async def locate(self) -> Location:
         """Return the server that has the topic. The client finds it by itself; this is for operators and tools."""
@@ -384,9 +374,7 @@ class Topic(Generic[BodyT]):
             InvalidArgument: a value is out of range.
         """
         changes = to_wire("topic", TOPIC_CHANGES, attributes, skips_none=False)
-        return topic_info(
-            await self._channel.ask(wire.SetTopicAttributes, wire.TopicInfo, Repeat.SAFE, self.name, changes)
-        )
+        return topic_info(await self._channel.ask(operations.SET_TOPIC_ATTRIBUTES, self.name, changes))
 
     def __repr__(self) -> str:
         return f"<Topic {self.name!r}>"

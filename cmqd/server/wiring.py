@@ -19,7 +19,7 @@ from cmqd.core.facts.facts import Facts
 from cmqd.log.interface import Log
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.access.audit_entries import AuditEntries
-from cmqd.server.access.audit_lines import ADMINISTRATION, Audit
+from cmqd.server.access.audit_lines import Audit
 from cmqd.server.access.authorization import Authorization
 from cmqd.server.access.restricted_lookups import RestrictedLookups
 from cmqd.server.admission.entries_ahead import EntriesAhead
@@ -87,6 +87,7 @@ from cmqd.server.requests.handler import Handler, HasAnswers, HasHandlers
 from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd_protocol import messages as wire
+from cmqd_protocol.operations import OPERATIONS, Cost, requests_of
 from cmqd_types.metrics import DURATIONS_US, histogram
 
 HANDLERS: Sequence[Callable[..., HasHandlers]] = (
@@ -303,8 +304,7 @@ def _add_handlers(assembly: Assembly, given: Surroundings) -> dict[type[wire.Req
     assembly.make(EntriesAhead)
     assembly.make(RestrictedLookups)
     assembly.make(AuditEntries)
-    handlers = assembly.make(plain_handlers)
-    handlers |= assembly.make(
+    handlers = assembly.make(
         AccountOperations,
         revoke=connections.revoke,
         use_permissions=connections.use_permissions,
@@ -317,7 +317,8 @@ def _add_handlers(assembly: Assembly, given: Surroundings) -> dict[type[wire.Req
     )
     for kind in HANDLERS:
         handlers |= assembly.make(kind).handlers()
-    return handlers
+    others = OPERATIONS.keys() - handlers - requests_of(lambda operation: operation.cost is Cost.CONSTANT)
+    return handlers | assembly.make(plain_handlers, plain=[OPERATIONS[request] for request in others])
 
 
 def _add_faces(assembly: Assembly, given: Surroundings) -> None:
@@ -331,9 +332,9 @@ def _add_faces(assembly: Assembly, given: Surroundings) -> None:
     dispatcher = assembly.make(
         Dispatcher,
         handlers={
-            kind: audit.audited(handler) if kind in ADMINISTRATION else handler for kind, handler in handlers.items()
+            kind: audit.audited(handler) if OPERATIONS[kind].is_administration else handler
+            for kind, handler in handlers.items()
         },
-        collected=frozenset(collected),
         runs={wire.SendMessages: sends.take_run},
     )
     listener = assembly.make(Listener, dispatch=dispatcher.dispatch, dispatch_run=dispatcher.dispatch_run)

@@ -12,11 +12,10 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
 from cmqd.server.access.accounts_file import Key
-from cmqd.server.access.audit_lines import ADMINISTRATION
 from cmqd_logs.limit import LINES_OF_CALLER, LineLimit
 from cmqd_logs.lines import configure_logs, report_left_out
 from cmqd_protocol import messages as wire
-from cmqd_protocol.messages import REQUEST_TYPES
+from cmqd_protocol.operations import OPERATIONS
 from support.server_rig import ServerRig
 
 
@@ -132,7 +131,7 @@ async def test_administration_is_logged_with_its_outcome(rig: ServerRig) -> None
 
 
 def test_requests_outside_administration_read_or_are_about_messages() -> None:
-    rest = {kind.__name__ for kind in REQUEST_TYPES.values()} - {kind.__name__ for kind in ADMINISTRATION}
+    rest = {operation.request.__name__ for operation in OPERATIONS.values() if not operation.is_administration}
 
     assert not {name for name in rest if name.startswith(("Create", "Set", "Ensure", "Subscribe", "Unsubscribe"))}
     assert {name for name in rest if name.startswith(("Delete", "Drop"))} == {"DeleteMessages"}

@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from cmqd.server.requests.dispatch import Dispatcher
+from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd_protocol import messages as wire
+from cmqd_protocol.operations import OPERATIONS, Cost
 from support.c_arguments import CArguments
 from support.cost_counter import CostCounter
 from support.full_broker import BATCH, LIMITS, URL, FullBroker
@@ -165,6 +166,8 @@ class Costs:
         self.arguments = CArguments()
         self.refused: dict[str, str] = {}
         """Texts of refusals: a refused request is not the largest."""
+        self.sliced: set[str] = set()
+        """Operations that were carried out in slices."""
         self.too_large: dict[str, object] = {}
         """Counts above the bounds, and the functions with most lines."""
 
@@ -178,19 +181,20 @@ class Costs:
         data = b"".join(client.machine.data_to_send(0))
         with counter.counting(), self.arguments.watching():
             client.connection.data_received(data)
-        first, *_ = [await self._reply(request_id) for request_id in ids]
+        first, *_ = [await self._reply(request_id, kind) for request_id in ids]
         if isinstance(first, wire.Error) and kind not in NOT_ALLOWED:
             self.refused[kind.__name__] = first.text
-        is_collected = kind in self._full.rig.server.part(Dispatcher).collected
-        bound = AHEAD * BATCH * MESSAGE_BOUND if is_collected else BOUND
+        bound = AHEAD * BATCH * MESSAGE_BOUND if OPERATIONS[kind].cost is Cost.CONSTANT else BOUND
         if counter.largest > bound or counter.largest_page > LIMITS.page_messages * MESSAGE_BOUND:
             counts = counter.largest, counter.largest_page
             self.too_large[kind.__name__] = (*counts, counter.largest_lines.most_common(5))
 
-    async def _reply(self, request_id: int) -> object:
-        client = self._client
+    async def _reply(self, request_id: int, kind: type[wire.Request]) -> object:
+        client, slices = self._client, self._full.rig.server.part(SlicedWork)
         for turn in range(TURNS):
             client.read()
+            if slices:
+                self.sliced.add(kind.__name__)
             if request_id in client.replies:
                 return client.replies.pop(request_id)
             with self._counter.counting(), self.arguments.watching():
@@ -220,10 +224,13 @@ async def test_no_operation_runs_many_lines_between_two_looks_at_the_timer(full:
 
     for kind in OF_MANY_NAMES:
         await restricted.measure(kind)
-    for kind in sorted(full.rig.server.part(Dispatcher).handlers, key=in_order):
+    for kind in sorted(OPERATIONS, key=in_order):
         await costs.measure(kind)
 
     for measured in (restricted, costs):
         assert not measured.refused
         assert not measured.too_large
         assert measured.arguments.largest <= MAX_ARGUMENT, measured.arguments.place
+    # The log in memory has no sealed segments, so their list needs no slice.
+    sliced = {kind.__name__ for kind, operation in OPERATIONS.items() if operation.cost is Cost.SLICED}
+    assert costs.sliced == sliced - {"ListSegments"}

@@ -13,7 +13,6 @@ from cmqd.memory_log import MemoryLog
 from cmqd.server.access import accounts
 from cmqd.server.monitoring.server_figures import ServerFigures
 from cmqd.server.replies.waiting_requests import WaitingRequests
-from cmqd.server.requests.dispatch import Dispatcher
 from cmqd.server.requests.refusals import ERROR_CODES, error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import RETRYABLE, ErrorCode
@@ -36,10 +35,6 @@ def test_every_refusal_of_core_and_accounts_has_a_code() -> None:
 def test_every_retryable_error_says_when() -> None:
     for refusal, code in ERROR_CODES.items():
         assert (refusal.retry_after_ms is not None) == (code in RETRYABLE), refusal
-
-
-async def test_every_request_of_the_wire_has_a_handler(rig: ServerRig) -> None:
-    assert rig.server.part(Dispatcher).handlers.keys() == set(wire.REQUEST_TYPES.values())
 
 
 def test_a_refusal_keeps_its_text_and_details() -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from cmqd.server.admission.request_admission import WITHOUT_DISK
 from cmqd.server.handlers.inspection import EXAMINED_A_SLICE, settings_shown
 from cmqd.server.process import broker_reload as reload
 from cmqd.settings import SETTINGS, Settings, load
 from cmqd_protocol import messages as wire
+from cmqd_protocol.operations import requests_of
 from cmqd_types.inspection import CONNECTION_SORTS, ORIGINS, ConnectionInfo
 from support.server_rig import RigClient, ServerRig, a_queue, beat, code_of
 
@@ -245,7 +245,7 @@ async def test_the_lists_and_settings_are_answered_while_the_disk_hangs(rig: Ser
     rig.log.hold()
     client.begin(wire.SendMessages(client.next_id(), "jobs", [b"x"]))
 
-    for request in WITHOUT_DISK:
+    for request in requests_of(lambda operation: not operation.needs_storage):
         assert not isinstance(await client.ask(request), wire.Error), request
     rig.log.let_go()
 

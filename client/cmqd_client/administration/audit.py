@@ -6,8 +6,7 @@ import msgspec
 
 from cmqd_client.durations import to_datetime, to_moment_ms
 from cmqd_client.links.channel import Channel
-from cmqd_client.links.retry import Repeat
-from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
@@ -59,7 +58,7 @@ async def ask_audit(
     since_ms = 0 if since is None else to_moment_ms(since, "since", "datetime.now(UTC) - duration")
     until_ms = None if until is None else to_moment_ms(until, "until", "datetime.now(UTC) - duration")
     reply = await channel.ask(
-        *(wire.ListAuditEntries, wire.AuditEntries, Repeat.READ),
+        operations.LIST_AUDIT_ENTRIES,
         *(account, before or 0, after, since_ms, until_ms, search, operation, limit),
     )
     entries = [

@@ -11,9 +11,8 @@ import msgspec
 
 from cmqd_client.durations import to_datetime
 from cmqd_client.links.channel import Channel
-from cmqd_client.links.retry import Repeat
 from cmqd_client.results import Listing
-from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_types.inspection import ConnectionSort
 
 
@@ -115,9 +114,7 @@ async def ask_connections(
     channel: Channel, search: str, sort: ConnectionSort, descending: bool, offset: int, limit: int
 ) -> ConnectionPage:
     """Ask for a page of connections."""
-    reply = await channel.ask(
-        wire.ListConnections, wire.ConnectionList, Repeat.READ, search, sort, descending, offset, limit
-    )
+    reply = await channel.ask(operations.LIST_CONNECTIONS, search, sort, descending, offset, limit)
     connections = [
         ConnectionInfo(
             connection_id=info.connection_id,
@@ -145,9 +142,7 @@ async def ask_waiting_receives(
     channel: Channel, search: str, connection_id: int | None, offset: int, limit: int
 ) -> WaitingReceivePage:
     """Ask for a page of waiting receives."""
-    reply = await channel.ask(
-        wire.ListWaitingReceives, wire.WaitingReceiveList, Repeat.READ, search, connection_id or 0, offset, limit
-    )
+    reply = await channel.ask(operations.LIST_WAITING_RECEIVES, search, connection_id or 0, offset, limit)
     receives = [
         WaitingReceive(
             account=info.account,
@@ -167,7 +162,7 @@ async def ask_waiting_receives(
 
 async def ask_settings(channel: Channel) -> Listing[Setting]:
     """Ask for the settings in force."""
-    reply = await channel.ask(wire.GetSettings, wire.SettingList, Repeat.READ)
+    reply = await channel.ask(operations.GET_SETTINGS)
     settings = [
         Setting(
             name=info.name,

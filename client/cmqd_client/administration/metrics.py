@@ -9,8 +9,7 @@ import msgspec
 
 from cmqd_client.durations import to_datetime
 from cmqd_client.links.channel import Channel
-from cmqd_client.links.retry import Repeat
-from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_types.metrics import MetricSums, QueueMetrics, ServerMetrics, TopicMetrics, TopSubscription
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
@@ -68,7 +67,7 @@ class TopMetrics(msgspec.Struct, frozen=True):
 
 async def ask_metrics(channel: Channel) -> Metrics:
     """Ask for the totals; see ``Client.metrics``."""
-    reply = await channel.ask(wire.GetMetrics, wire.Metrics, Repeat.READ)
+    reply = await channel.ask(operations.GET_METRICS)
     return Metrics(
         to_datetime(reply.broker_time_ms),
         reply.queue_totals,
@@ -87,8 +86,7 @@ async def ask_queues(
 ) -> QueueMetricsPage:
     """Ask for a page of queues; see ``Client.queue_metrics``."""
     behind = after or ("", "")
-    page = wire.QueueMetricsPage
-    reply = await channel.ask(wire.GetQueueMetrics, page, Repeat.READ, all_accounts, *behind, limit)
+    reply = await channel.ask(operations.GET_QUEUE_METRICS, all_accounts, *behind, limit)
     return QueueMetricsPage(to_datetime(reply.broker_time_ms), reply.queues, reply.next, reply.request_id)
 
 
@@ -97,14 +95,13 @@ async def ask_topics(
 ) -> TopicMetricsPage:
     """Ask for a page of topics; see ``Client.topic_metrics``."""
     behind = after or ("", "")
-    page = wire.TopicMetricsPage
-    reply = await channel.ask(wire.GetTopicMetrics, page, Repeat.READ, all_accounts, *behind, limit)
+    reply = await channel.ask(operations.GET_TOPIC_METRICS, all_accounts, *behind, limit)
     return TopicMetricsPage(to_datetime(reply.broker_time_ms), reply.topics, reply.next, reply.request_id)
 
 
 async def ask_top(channel: Channel, limit: int) -> TopMetrics:
     """Ask for sums and the largest queues; see ``Client.top_metrics``."""
-    reply = await channel.ask(wire.GetTopMetrics, wire.TopMetrics, Repeat.READ, limit)
+    reply = await channel.ask(operations.GET_TOP_METRICS, limit)
     return TopMetrics(
         to_datetime(reply.broker_time_ms),
         reply.sums,

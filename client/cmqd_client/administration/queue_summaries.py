@@ -6,8 +6,7 @@ import msgspec
 
 from cmqd_client.durations import to_datetime
 from cmqd_client.links.channel import Channel
-from cmqd_client.links.retry import Repeat
-from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_types.queues import QueueSelection, QueueSort, QueueSummary
 
 
@@ -33,7 +32,7 @@ async def ask_summaries(
 ) -> QueueSummaryPage:
     """Ask for a page; see ``Client.queue_summaries``."""
     reply = await channel.ask(
-        *(wire.ListQueueSummaries, wire.QueueSummaries, Repeat.READ),
+        operations.LIST_QUEUE_SUMMARIES,
         *(search, sort, descending, offset, limit, selection),
     )
     return QueueSummaryPage(to_datetime(reply.broker_time_ms), reply.queues, reply.total, reply.request_id)

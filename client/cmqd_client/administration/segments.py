@@ -6,8 +6,7 @@ import msgspec
 
 from cmqd_client.durations import to_datetime
 from cmqd_client.links.channel import Channel
-from cmqd_client.links.retry import Repeat
-from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_types.segments import SegmentInfo
 
 
@@ -82,7 +81,7 @@ class SegmentPage(msgspec.Struct, frozen=True):
 
 async def ask_segments(channel: Channel, after: int, limit: int) -> SegmentPage:
     """Ask for a page of segments; see ``Client.segments``."""
-    reply = await channel.ask(wire.ListSegments, wire.SegmentList, Repeat.READ, after, limit)
+    reply = await channel.ask(operations.LIST_SEGMENTS, after, limit)
     return SegmentPage(
         to_datetime(reply.broker_time_ms),
         [_segment(info) for info in reply.segments],

@@ -7,7 +7,8 @@ from random import random
 
 from cmqd_client.connection import Connection
 from cmqd_client.errors import CmqError
-from cmqd_client.links.retry import Repeat, RetryPolicy
+from cmqd_client.links.retry import RetryPolicy
+from cmqd_protocol.operations import Repeat
 
 
 class Attempts:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from copy import copy
 from math import inf
-from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
 
@@ -40,7 +40,7 @@ from cmqd_client.links.key_changes import KeyChangeRouter
 from cmqd_client.links.leader_search import Beside
 from cmqd_client.links.link import Link
 from cmqd_client.links.numbering import SendNumbering, Session
-from cmqd_client.links.retry import Repeat, RetryPolicy, final_error, may_have_happened
+from cmqd_client.links.retry import RetryPolicy, final_error, may_have_happened
 from cmqd_client.messages.tracing import Tracing
 from cmqd_client.transactions.check_routing import CheckRouter
 from cmqd_protocol.features import STALLED, Feature
@@ -57,6 +57,7 @@ from cmqd_protocol.messages import (
     SendMessages,
     TransactionCheck,
 )
+from cmqd_protocol.operations import Operation, Repeat
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=AnyReply)
@@ -271,16 +272,10 @@ class Channel:
             return reply
         raise _surprise(request, reply, connection)
 
-    async def ask(
-        self,
-        make: Callable[Concatenate[int, P], Request],
-        reply_type: type[R],
-        repeat: Repeat,
-        *arguments: P.args,
-        **named: P.kwargs,
-    ) -> R:
-        """Like :meth:`call`, for a request made of a new number and these arguments."""
-        return await self.call(make(self.next_request_id(), *arguments, **named), reply_type, repeat)
+    async def ask(self, operation: Operation[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """Like :meth:`call`, for a request of an operation, made of a new number and these arguments."""
+        request = operation.make(self.next_request_id(), *arguments, **named)
+        return await self.call(request, operation.reply, operation.repeat)
 
     async def send_numbered(self, request: NumberedRequest, reply_type: type[R], session: Session, sequence: int) -> R:
         """Like :meth:`call`, for a send or publish that carries the next number of ``numbering``.

@@ -4,8 +4,7 @@ import msgspec
 
 from cmqd_client.errors import UnknownOperation
 from cmqd_client.links.channel import Channel
-from cmqd_client.links.retry import Repeat
-from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -27,7 +26,7 @@ async def ask_location(channel: Channel, name: str, *, is_topic: bool) -> Locati
         QueueNotFound, TopicNotFound: the account has no queue or topic of this name (not from an older server).
     """
     try:
-        reply = await channel.ask(wire.Locate, wire.Located, Repeat.READ, name, is_topic)
+        reply = await channel.ask(operations.LOCATE, name, is_topic)
     except UnknownOperation as error:
         asked = [each for each in channel.connections() if each.connection_id == error.connection_id]
         return Location([connection.host for connection in asked], 0, 0, None)

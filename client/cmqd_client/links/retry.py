@@ -1,24 +1,15 @@
 """Repeats of failed requests and the pauses before them: pure decisions, without clock, socket or random number.
 
 Two questions decide. *May the request have been executed?* An error reply says no (no state was changed); a lost
-connection or a time-out says perhaps. *Is a repeat harmless?* :class:`Repeat` has the answer for each operation:
-
-    reads (list, attributes, peek, status ...)     READ   no state changes
-    receive                                        READ   messages of a lost reply become active again
-    send, half send (numbered)                     SAFE   the server knows a repeat and gives the first answer
-    commit, roll back                              SAFE   the first decision stays; the same decision succeeds again
-    delete, dead-letter, change visibility,        SAFE   the first attempt's success only makes the handle invalid;
-    release                                               see ``cmqd_client.queue``
-    ensure, set attributes, enable/disable a key,  SAFE   the same state results
-    cancel a redrive, (un)register a checker
-    create and delete of queues, accounts, keys;   ONCE   repeated only if the server did not execute the request;
-    clear, rewind, start a redrive                        else OutcomeUnknown
+connection or a time-out says perhaps. *Is a repeat harmless?* The declaration of each operation has the answer
+(``cmqd_protocol.operations``): a ``READ`` changes no state, and a receive is one, because messages of a lost reply
+become active again. A ``SAFE`` operation leaves the same state again; of a delete, the success of the first attempt
+only makes the handle invalid (see ``cmqd_client.queue``). ``ONCE`` is repeated only if the server did not execute the
+request; else the caller gets OutcomeUnknown.
 
 Waits grow exponentially from ``first_delay`` to ``max_delay``, shortened at random by up to a half, so that the
 clients of a restarted server do not all come back in step ("equal jitter").
 """
-
-from enum import Enum
 
 import msgspec
 
@@ -30,17 +21,7 @@ from cmqd_client.errors import (
     RequestTimeout,
     SequenceTooOld,
 )
-
-
-class Repeat(Enum):
-    """The effect of repeating an operation."""
-
-    READ = "read"
-    """No effect that the caller must know."""
-    SAFE = "safe"
-    """A repeat leaves the same state as a single execution."""
-    ONCE = "once"
-    """A repeat can leave another state than a single execution."""
+from cmqd_protocol.operations import Repeat
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):

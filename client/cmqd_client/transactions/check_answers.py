@@ -8,13 +8,13 @@ from typing import Any, Generic, TypeVar, cast
 
 from cmqd_client.durations import to_datetime
 from cmqd_client.errors import CmqError
-from cmqd_client.links.retry import Repeat
 from cmqd_client.messages.message_ids import printed_id
 from cmqd_client.messages.typed_bodies import BodyT
 from cmqd_client.queue import Queue
 from cmqd_client.results import TransactionStatus
 from cmqd_client.transactions.half_messages import Checker, TransactionCheck
 from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class CheckAnswers(Generic[BodyT]):
         # Before the registration, because checks may arrive together with its reply, and would have no taker.
         channel.checks.add(self._queue.name, self._take)
         try:
-            await channel.ask(wire.RegisterChecker, wire.Done, Repeat.READ, self._queue.name)
+            await channel.ask(operations.REGISTER_CHECKER, self._queue.name)
         except BaseException:
             channel.checks.discard(self._queue.name, self._take)
             raise

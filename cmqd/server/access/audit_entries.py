@@ -6,7 +6,6 @@ crash in between the change has no entry, and its client had no reply.
 
 ``ensure_queue``, ``ensure_topic``, ``ensure_subscription`` and ``ensure_schedule`` make an entry only if they created
 their object. Programs call them at each start, and their entries would push all others out of the trail.
-``seal_segments`` makes none: readers of the log seal every few seconds, and each entry would be a row to seal.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +17,6 @@ from cmqd.core.broker import Broker
 from cmqd.core.names import cut_topic_name
 from cmqd.core.operations.monitoring.audit import AuditAction
 from cmqd.core.outcome import WAITING, Outcome
-from cmqd.server.access.audit_lines import ADMINISTRATION
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
@@ -26,11 +24,10 @@ from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.operations import OPERATIONS
 
 _T = TypeVar("_T")
 
-AUDITED: Final = ADMINISTRATION - {wire.SealSegments}
-"""Requests that make an entry."""
 _ENSURES: Final = (wire.EnsureQueue, wire.EnsureTopic, wire.EnsureSubscription, wire.EnsureSchedule)
 _NAMES_OF_OBJECTS: Final = ("schedule", "queue", "topic", "secret_id", "account")
 """Fields with the name of the object, the first that a request has; a subscription stands behind its topic."""
@@ -60,7 +57,7 @@ class AuditEntries:
         Of a request that waits (``waiter_id``) the entry is made with the records that end the wait
         (``Answering.carry_out``), unless the wait ends with a refusal.
         """
-        if type(request) not in AUDITED or (isinstance(request, _ENSURES) and not outcome.records):
+        if not OPERATIONS[type(request)].is_in_trail or (isinstance(request, _ENSURES) and not outcome.records):
             return outcome
         action = _action_of(client, request)
         if outcome.reply is WAITING:
@@ -95,7 +92,7 @@ class AuditEntries:
 
 def action_of(client: Client, request: wire.Request) -> AuditAction | None:
     """Return the action of a request, None if the request makes no entry."""
-    return _action_of(client, request) if type(request) in AUDITED else None
+    return _action_of(client, request) if OPERATIONS[type(request)].is_in_trail else None
 
 
 def _action_of(client: Client, request: wire.Request) -> AuditAction:

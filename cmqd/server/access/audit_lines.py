@@ -14,6 +14,7 @@ from cmqd.server.requests.refusals import error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded
+from cmqd_protocol.operations import OPERATIONS, Wait
 
 _log = get_logger()
 
@@ -31,51 +32,8 @@ FAILED_LOGINS: Final = frozenset(
     }
 )
 
-ADMINISTRATION: Final[frozenset[type[wire.Request]]] = frozenset(
-    {
-        wire.CreateQueue,
-        wire.EnsureQueue,
-        wire.SetQueueAttributes,
-        wire.DeleteQueue,
-        wire.ClearQueue,
-        wire.RewindQueue,
-        wire.StartRedrive,
-        wire.CancelRedrive,
-        wire.CreateTopic,
-        wire.EnsureTopic,
-        wire.SetTopicAttributes,
-        wire.DeleteTopic,
-        wire.Subscribe,
-        wire.EnsureSubscription,
-        wire.SetSubscriptionAttributes,
-        wire.Unsubscribe,
-        wire.RetryDeliveries,
-        wire.DropDeliveries,
-        wire.RetryDelivery,
-        wire.DropDelivery,
-        wire.RotateSecret,
-        wire.CreateSchedule,
-        wire.EnsureSchedule,
-        wire.SetSchedule,
-        wire.DeleteSchedule,
-        wire.CreateAccount,
-        wire.CreateKey,
-        wire.CreateRoleKey,
-        wire.ImportKey,
-        wire.SetKeyRoles,
-        wire.SetKeyEnabled,
-        wire.DeleteKey,
-        wire.DeleteAccount,
-        wire.SealSegments,
-    }
-)
-"""Requests that change queues, topics, subscriptions, schedules, accounts or keys."""
-
-
 _NOT_LOGGED: Final = frozenset({"request_id", "secret_key"})
 """Fields that no line shows: a number without a meaning in the log, and a secret."""
-WAITING: Final = (wire.RewindQueue, wire.RetryDelivery, wire.DropDelivery)
-"""Requests among them that may wait in the core: their lines say that they were asked, not how they ended."""
 
 
 class Audit:
@@ -106,8 +64,9 @@ class Audit:
 
     def _watched(self, client: Client, request: wire.Request) -> Client:
         """Return the client for the handler to answer; the reply to the request is logged on its way."""
-        if isinstance(request, WAITING):
-            # The records may wait for a read of the log, and waiting requests are found by their connection.
+        if OPERATIONS[type(request)].wait is not Wait.NONE:
+            # The records may wait for a read of the log, and waiting requests are found by their connection. The line
+            # says that the operation was asked, not how it ended.
             self.administered(client, request, None)
             return client
         return cast("Client", _Watched(self, client, request))

@@ -10,7 +10,6 @@ request with bodies, and the requests behind it are compared with the room that 
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from cmqd.log.interface import Log
 from cmqd.server.admission.token_bucket import TokenBucket
@@ -21,11 +20,7 @@ from cmqd.server.requests.refusals import BUSY_RETRY_MS, DISK_RETRY_MS, RATE_RET
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
-
-WITHOUT_DISK: Final = frozenset(
-    {wire.GetServerStatus, wire.GetOwnKey, wire.ListConnections, wire.ListWaitingReceives, wire.GetSettings}
-)
-"""Requests that are answered while the storage hangs: they neither read the index nor wait at the reply gate."""
+from cmqd_protocol.operations import OPERATIONS
 
 
 @part
@@ -69,7 +64,7 @@ class Admission:
         self.is_restricted = True
 
     def stall(self, reason: str | None) -> None:
-        """Refuse every request but ``WITHOUT_DISK``, because the storage hangs; None ends the refusals."""
+        """Refuse every request that needs the storage, because the storage hangs; None ends the refusals."""
         if reason is None:
             self.stall_refusal = None
         elif self.sends_refused is not None:
@@ -84,7 +79,7 @@ class Admission:
             code, text = self._all_refused
             client.answer(error(request.request_id, code, text))
             return True
-        if self.stall_refusal is not None and type(request) not in WITHOUT_DISK:
+        if self.stall_refusal is not None and OPERATIONS[type(request)].needs_storage:
             self.counters.busy += 1
             client.answer(stalled_error(request.request_id, *self.stall_refusal))
             return True

@@ -23,6 +23,7 @@ from cmqd.server.requests.refusals import error_reply, stalled_error
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.operations import OPERATIONS, Wait
 from cmqd_types.messages import ReceivedMessage
 
 
@@ -55,7 +56,7 @@ class ClientEvents:
         waiter_id, request = waiter
         # A decision of transactions or a move to the dead-letter queue that has begun is carried out, and answered as
         # usual.
-        is_carried_out = isinstance(request, wire.EndTransactions | wire.DeadLetterMessages)
+        is_carried_out = OPERATIONS[type(request)].wait is Wait.BODIES
         if not is_carried_out:
             self.answering.end_wait(waiter_id, error(request_id, ErrorCode.CANCELLED, "cancelled"))
         return True
@@ -99,7 +100,7 @@ class ClientEvents:
         """
         self.collector.decide_of(client)
         for waiter_id, request in self.waiting_requests.of(client):
-            if isinstance(request, wire.EndTransactions | wire.DeadLetterMessages):
+            if OPERATIONS[type(request)].wait is Wait.BODIES:
                 continue  # decided already, see ``cancel``
             refusal = self.authorization.refusal_of(client, request)
             if refusal is not None:

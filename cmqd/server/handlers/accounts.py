@@ -18,11 +18,12 @@ from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.requests.handler import Handler
-from cmqd.server.requests.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, Operation, call_of
+from cmqd.server.requests.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, call_of, reply_of
 from cmqd.server.requests.refusals import error_reply
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.operations import Operation
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE, Role
 
 _log = get_logger()
@@ -183,28 +184,28 @@ class AccountOperations:
         else:
             self.restricted.answer(client, request, permissions, read)
 
-    def _change(self, operation: Operation) -> Handler:
-        call = call_of(operation, self.accounts)
+    def _change(self, operation: Operation[..., Any]) -> Handler:
+        call, make_reply = call_of(operation, self.accounts), reply_of(operation)
 
         def handle(client: Client, request: Any) -> None:
             async def change() -> wire.AnyReply:
                 result = await call(client.account, request, self.now_ms(), with_key=client.secret_id)
                 # Gateways remember unknown ids too.
                 self.key_changed(result.secret_id, "created")
-                return operation.reply(request.request_id, result, self.location)
+                return make_reply(request.request_id, result, self.location)
 
             self._when_written(client, request, change)
 
         return handle
 
-    def _lookup(self, operation: Operation) -> Handler:
-        call = call_of(operation, self.accounts)
+    def _lookup(self, operation: Operation[..., Any]) -> Handler:
+        call, make_reply = call_of(operation, self.accounts), reply_of(operation)
 
         def handle(client: Client, request: Any) -> None:
             async def look_up() -> wire.AnyReply:
                 await self.accounts.settled()
                 result = call(client.account, request, self.now_ms())
-                return operation.reply(request.request_id, result, self.location)
+                return make_reply(request.request_id, result, self.location)
 
             self._when_written(client, request, look_up)
 

@@ -12,18 +12,10 @@ from msgspec.structs import replace
 from cmqd.core.operations.monitoring.audit import AuditAction
 from cmqd.core.outcome import HandleFailure, HandlesDone
 from cmqd.server.clients.client import Client
-from cmqd_protocol.messages import (
-    DropDelivery,
-    GetMessageDeliveries,
-    PeekDeliveries,
-    PeekMessages,
-    PreviewRewind,
-    ReceiveMessages,
-    Request,
-    RetryDelivery,
-)
+from cmqd_protocol.messages import ReceiveMessages, Request
+from cmqd_protocol.operations import Wait, requests_of
 
-READS = (PeekMessages, PeekDeliveries, RetryDelivery, DropDelivery, GetMessageDeliveries, PreviewRewind)
+_PAGES = tuple(requests_of(lambda operation: operation.wait is Wait.PAGES))
 """Requests that read the log, and answer when they have read."""
 
 
@@ -83,7 +75,7 @@ class WaitingRequests:
         asker.waiting[request.request_id] = waiter_id
         if isinstance(request, ReceiveMessages):
             self._receives[asker.account] = self._receives.get(asker.account, 0) + 1
-        elif isinstance(request, READS):
+        elif isinstance(request, _PAGES):
             asker.unread_receives += 1
 
     def add_after_deletes(self, waiter_id: int, asker: Client, request: ReceiveMessages, deletes: HandlesDone) -> None:
@@ -171,5 +163,5 @@ class WaitingRequests:
                 self._receives[asker.account] = left
             else:
                 del self._receives[asker.account]
-        elif isinstance(request, READS):
+        elif isinstance(request, _PAGES):
             asker.unread_receives -= 1

@@ -13,7 +13,7 @@ Rules:
   process ends, and the next start recovers from the log.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from cmqd.core import domain_errors as domain
@@ -21,7 +21,6 @@ from cmqd.core.broker import Broker
 from cmqd.log.log_errors import LogFailed
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.access.audit_entries import AuditEntries
-from cmqd.server.access.audit_lines import ADMINISTRATION
 from cmqd.server.access.authorization import Authorization
 from cmqd.server.access.restricted_lookups import ComparedNames, RestrictedLookups
 from cmqd.server.access.shown_names import shown_to, shown_with
@@ -33,10 +32,11 @@ from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.requests.collecting import Collector
 from cmqd.server.requests.handler import Handler
-from cmqd.server.requests.operations import CHANGES, CREATIONS, LOOKUPS, Location, Operation, call_of
+from cmqd.server.requests.operations import CREATIONS, Location, call_of, parameters_of, reply_of
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.operations import Cost, Kind, Operation, requests_of
 
 TakeRun: TypeAlias = Callable[[Client, Sequence[Any]], int]
 """Takes up the first requests of a run of a kind; returns their number, 0 = the first request must go alone."""
@@ -47,8 +47,6 @@ class Dispatcher:
     """Hands requests to their handlers; see the module."""
 
     handlers: Mapping[type[wire.Request], Handler]
-    collected: frozenset[type[wire.Request]]
-    """The requests that their handlers collect."""
     runs: Mapping[type[wire.Request], TakeRun]
     """Takes up the first requests of a run together, for kinds that may come in runs."""
     answering: Answering
@@ -60,12 +58,13 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self._group_of = self.collector.group_of
+        self._collected = requests_of(lambda operation: operation.cost is Cost.CONSTANT)
 
     def dispatch(self, client: Client, request: wire.Request) -> None:
         """Have a request answered, now or later."""
         self.counters.requests += 1
         kind = type(request)
-        varies = kind not in self.collected
+        varies = kind not in self._collected
         if varies:
             if self._group_of:
                 self.collector.decide_of(client)
@@ -120,6 +119,7 @@ class Dispatcher:
 
 def plain_handlers(
     *,
+    plain: Iterable[Operation[..., Any]],
     broker: Broker,
     answering: Answering,
     accounts: Accounts,
@@ -129,36 +129,31 @@ def plain_handlers(
     restricted: RestrictedLookups,
     audit_entries: AuditEntries,
 ) -> dict[type[wire.Request], Handler]:
-    """Return a handler for each operation that only calls the core and answers."""
+    """Return the handlers of operations that only call the core and answer."""
 
-    def change(operation: Operation) -> Handler:
-        call, make_reply = call_of(operation, broker), operation.reply
-        is_administration = operation.request in ADMINISTRATION
+    def change(operation: Operation[..., Any]) -> Handler:
+        call, make_reply = call_of(operation, broker), reply_of(operation)
+        stores_body = "body" in operation.request.__struct_fields__
+        is_creation = operation in CREATIONS
 
         def handle(client: Client, request: Any) -> None:
-            has_body = operation.stores_body and request.body is not None
+            if is_creation:
+                accounts.check_exists(client.account)
+            has_body = stores_body and request.body is not None
             if has_body and admission.refuses_bodies(client, request.request_id):
                 return
             time_ms = now_ms()
             outcome = call(client.account, request, time_ms)
-            if is_administration:
+            if operation.is_administration:
                 outcome = audit_entries.with_entry(client, request, outcome, time_ms)
             reply = shown_to(client, make_reply(request.request_id, outcome.reply, location))
             answering.answer(client, outcome, time_ms, reply)
 
         return handle
 
-    def create(operation: Operation) -> Handler:
-        make = change(operation)
-
-        def handle(client: Client, request: Any) -> None:
-            accounts.check_exists(client.account)
-            make(client, request)
-
-        return handle
-
-    def look_up(operation: Operation) -> Handler:
-        call, make_reply, is_list = call_of(operation, broker), operation.reply, operation.is_list
+    def look_up(operation: Operation[..., Any]) -> Handler:
+        call, make_reply = call_of(operation, broker), reply_of(operation)
+        is_list = "selects" in parameters_of(operation, broker)
 
         def handle(client: Client, request: Any) -> None:
             permissions = client.permissions
@@ -175,6 +170,4 @@ def plain_handlers(
 
         return handle
 
-    creations = {operation.request: create(operation) for operation in CREATIONS}
-    changes = {operation.request: change(operation) for operation in CHANGES}
-    return creations | changes | {operation.request: look_up(operation) for operation in LOOKUPS}
+    return {each.request: look_up(each) if each.kind is Kind.LOOKUP else change(each) for each in plain}

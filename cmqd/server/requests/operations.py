@@ -1,22 +1,24 @@
-"""The operations that only call the core, or the accounts, and answer: a line each.
+"""The operations that only call the core, or the accounts, and answer.
 
-A line names the request, the method, the fields of the request that are its arguments, and the function that makes the
-reply. The first argument of every method is the account of the client. ``NOW`` stands for broker time, always last.
-
-To add an operation, add its line (after its request in ``cmqd_protocol.messages`` and its method in the core). An
-operation that does more is a method in ``handlers`` and a line in ``dispatch``.
+Such an operation needs its declaration (``cmqd_protocol.operations``) and its method. The method has the name of the
+operation. Its arguments are the account of the client, the fields of the request in their order, and broker time if the
+method takes ``now_ms``. The reply follows from its type. Methods of another name and replies of another making are
+listed here. An operation that does more is a method in ``handlers``; all others of the core come here (``wiring``).
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import asdict, replace
 
 from cmqd.core.outcome import HandlesDone
 from cmqd.server.access.accounts_file import Key
 from cmqd_protocol import messages as wire
+from cmqd_protocol import operations
 from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.operations import Operation
 from cmqd_types.messages import ReceivedMessage
 
 Location: TypeAlias = Mapping[str, Any]
@@ -25,53 +27,45 @@ Location: TypeAlias = Mapping[str, Any]
 MakeReply: TypeAlias = Callable[[int, Any, Location], wire.AnyReply]
 """Makes the reply to (request id, result, location)."""
 
-NOW: Final = "now_ms"
+_METHODS: Final[Mapping[Operation[..., Any], str]] = {
+    operations.RELEASE_MESSAGES: "release",
+    operations.GET_QUEUE_ATTRIBUTES: "queue_info",
+    operations.LIST_DEAD_LETTER_SOURCES: "dead_letter_sources",
+    operations.GET_REDRIVE: "redrive_status",
+    operations.GET_TOPIC_ATTRIBUTES: "topic_info",
+    operations.GET_SUBSCRIPTION: "subscription_info",
+    operations.GET_SCHEDULE: "schedule_info",
+}
+"""Methods that have not the name of their operation."""
 
 
-class Operation(NamedTuple):
-    """A line of a table."""
-
-    request: type[wire.Request]
-    method: str
-    """Name of an operation of the broker, or of the accounts."""
-    arguments: str
-    """Names of fields, separated by spaces."""
-    reply: MakeReply
-
-    is_list: bool = False
-    """True if the method takes ``selects``, which selects the names that the key of the client may see."""
-
-    stores_body: bool = False
-    """True if the operation is refused while the storage takes no bodies, unless its field ``body`` is null."""
-
-    @property
-    def takes_time(self) -> bool:
-        """True if broker time is the last argument."""
-        return NOW in self.arguments.split()
-
-    @property
-    def fields(self) -> list[str]:
-        """The fields of the request that are arguments."""
-        return [name for name in self.arguments.split() if name != NOW]
+def method_of(operation: Operation[..., Any]) -> str:
+    """Return the name of the method of the broker, or of the accounts."""
+    return _METHODS.get(operation, operation.name)
 
 
-def call_of(operation: Operation, target: object) -> Callable[..., Any]:
+def call_of(operation: Operation[..., Any], target: object) -> Callable[..., Any]:
     """Return the function that calls the method of an operation with (account, request, broker time)."""
-    name, fields, takes_time = operation.method, operation.fields, operation.takes_time
-    read: Callable[[Any], Sequence[Any]] = attrgetter(*fields) if len(fields) > 1 else _read_each(fields)
+    name = method_of(operation)
+    # The methods of the accounts have the account of the request first.
+    fields = sorted(operation.request.__struct_fields__[1:], key=lambda field: field != "account")
+    # Of two names at least, because a getter of a single name returns no tuple.
+    read: Callable[[Any], Sequence[Any]] = attrgetter("request_id", "request_id", *fields)
+    takes_time = "now_ms" in parameters_of(operation, target)
 
     def call(account: str, request: wire.Request, now_ms: int, **named: Any) -> Any:
         method = getattr(target, name)
+        _, _, *arguments = read(request)
         if takes_time:
-            return method(account, *read(request), now_ms, **named)
-        return method(account, *read(request), **named)
+            return method(account, *arguments, now_ms, **named)
+        return method(account, *arguments, **named)
 
     return call
 
 
-def _read_each(fields: list[str]) -> Callable[[Any], Sequence[Any]]:
-    # ``attrgetter`` of a single name returns no tuple.
-    return lambda request: [getattr(request, field) for field in fields]
+def parameters_of(operation: Operation[..., Any], target: object) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of the method of an operation."""
+    return inspect.signature(getattr(target, method_of(operation))).parameters
 
 
 # ---------------------------------------------------------------------- replies
@@ -97,13 +91,6 @@ def _located(reply: Callable[..., wire.AnyReply]) -> MakeReply:
     return lambda request_id, result, location: reply(
         request_id, **asdict(replace(result, facts={**result.facts, **location}))
     )
-
-
-_QUEUE_INFO: Final = _located(wire.QueueInfo)
-_TOPIC_INFO: Final = _located(wire.TopicInfo)
-_SUBSCRIPTION_INFO: Final = _fields(wire.SubscriptionInfo)
-_SCHEDULE_INFO: Final = _fields(wire.ScheduleInfo)
-_REDRIVE_STATUS: Final = _fields(wire.RedriveStatus)
 
 
 def done(request_id: int, result: object, location: Location) -> wire.AnyReply:
@@ -165,82 +152,54 @@ def _key_info(key: Key, secret_key: str | None) -> wire.KeyInfo:
     return wire.KeyInfo(key.secret_id, key.account, key.enabled, key.created_ms, secret_key, key.roles, key.names)
 
 
+_MAKERS: Final[Mapping[type[wire.AnyReply], MakeReply]] = {
+    wire.Done: done,
+    wire.HandlesDone: handles_done,
+    wire.QueueInfo: _located(wire.QueueInfo),
+    wire.TopicInfo: _located(wire.TopicInfo),
+    wire.QueueList: _values(wire.QueueList),
+    wire.TopicList: _values(wire.TopicList),
+    wire.SubscriptionList: _values(wire.SubscriptionList),
+    wire.ScheduleList: _values(wire.ScheduleList),
+    wire.DeliveriesDone: _value(wire.DeliveriesDone),
+    wire.AccountList: _value(wire.AccountList),
+}
+_MAKERS_OF_OPERATIONS: Final[Mapping[Operation[..., Any], MakeReply]] = {
+    operations.LIST_DEAD_LETTER_SOURCES: _all_of_these_queues,
+    operations.CREATE_ACCOUNT: _new_key,
+    operations.CREATE_KEY: _new_key,
+    operations.CREATE_ROLE_KEY: _new_key,
+    operations.IMPORT_KEY: _imported_key,
+    operations.LIST_KEYS: _keys,
+}
+
+
+def reply_of(operation: Operation[..., Any]) -> MakeReply:
+    """Return the function that makes the reply: by the operation, else by the type, else with the result's fields."""
+    maker = _MAKERS_OF_OPERATIONS.get(operation) or _MAKERS.get(operation.reply)
+    return maker or _fields(operation.reply)
+
+
 # ---------------------------------------------------------------------- tables
 
 CREATIONS: Final = (
-    Operation(wire.CreateQueue, "create_queue", "queue attributes now_ms", _QUEUE_INFO),
-    Operation(wire.EnsureQueue, "ensure_queue", "queue attributes now_ms", _QUEUE_INFO),
-    Operation(wire.CreateTopic, "create_topic", "topic attributes now_ms", _TOPIC_INFO),
-    Operation(wire.EnsureTopic, "ensure_topic", "topic attributes now_ms", _TOPIC_INFO),
-    Operation(
-        *(wire.CreateSchedule, "create_schedule", "schedule attributes body headers now_ms", _SCHEDULE_INFO),
-        stores_body=True,
-    ),
-    Operation(
-        *(wire.EnsureSchedule, "ensure_schedule", "schedule attributes body headers now_ms", _SCHEDULE_INFO),
-        stores_body=True,
-    ),
+    operations.CREATE_QUEUE,
+    operations.ENSURE_QUEUE,
+    operations.CREATE_TOPIC,
+    operations.ENSURE_TOPIC,
+    operations.CREATE_SCHEDULE,
+    operations.ENSURE_SCHEDULE,
 )
-"""Changes that make something for the account. They are refused for an account that is being deleted, because the
-queue, topic or schedule would outlive it."""
-
-CHANGES: Final = (
-    Operation(
-        wire.ChangeVisibility,
-        "change_visibility",
-        "queue receipt_handles visibility_timeout_ms now_ms",
-        handles_done,
-    ),
-    Operation(wire.ReleaseMessages, "release", "queue receipt_handles count_receive now_ms", handles_done),
-    Operation(wire.SetQueueAttributes, "set_queue_attributes", "queue attributes now_ms", _QUEUE_INFO),
-    Operation(wire.ClearQueue, "clear_queue", "queue now_ms", done),
-    Operation(wire.StartRedrive, "start_redrive", "queue target max_per_second now_ms", _REDRIVE_STATUS),
-    Operation(wire.CancelRedrive, "cancel_redrive", "queue now_ms", _REDRIVE_STATUS),
-    Operation(wire.SetTopicAttributes, "set_topic_attributes", "topic attributes now_ms", _TOPIC_INFO),
-    Operation(wire.DeleteTopic, "delete_topic", "topic", done),
-    Operation(
-        wire.SetSubscriptionAttributes,
-        "set_subscription_attributes",
-        "topic subscription attributes now_ms",
-        _SUBSCRIPTION_INFO,
-    ),
-    Operation(wire.RetryDeliveries, "retry_deliveries", "topic subscription now_ms", _value(wire.DeliveriesDone)),
-    Operation(wire.DropDeliveries, "drop_deliveries", "topic subscription now_ms", _value(wire.DeliveriesDone)),
-    Operation(
-        *(wire.SetSchedule, "set_schedule", "schedule attributes body headers now_ms", _SCHEDULE_INFO),
-        stores_body=True,
-    ),
-    Operation(wire.DeleteSchedule, "delete_schedule", "schedule", done),
-)
-"""Operations that change the state: the method returns an ``Outcome``."""
-
-LOOKUPS: Final = (
-    Operation(wire.ListQueues, "list_queues", "search offset limit", _values(wire.QueueList), is_list=True),
-    Operation(wire.GetQueueAttributes, "queue_info", "queue", _QUEUE_INFO),
-    Operation(wire.ListDeadLetterSources, "dead_letter_sources", "queue", _all_of_these_queues),
-    Operation(wire.GetRedrive, "redrive_status", "queue", _REDRIVE_STATUS),
-    Operation(wire.ListHalfMessages, "list_half_messages", "queue start limit", _fields(wire.HalfMessages)),
-    Operation(wire.ListTopics, "list_topics", "search offset limit", _values(wire.TopicList), is_list=True),
-    Operation(wire.GetTopicAttributes, "topic_info", "topic", _TOPIC_INFO),
-    Operation(
-        wire.ListSubscriptions, "list_subscriptions", "topic search offset limit", _values(wire.SubscriptionList)
-    ),
-    Operation(wire.GetSubscription, "subscription_info", "topic subscription now_ms", _SUBSCRIPTION_INFO),
-    Operation(wire.ListSchedules, "list_schedules", "search offset limit", _values(wire.ScheduleList), is_list=True),
-    Operation(wire.GetSchedule, "schedule_info", "schedule", _SCHEDULE_INFO),
-)
-"""Operations that read the state: the method returns the result."""
+"""Changes of the core that make something for the account. They are refused for an account that is being deleted,
+because the queue, topic or schedule would outlive it."""
 
 ACCOUNT_CHANGES: Final = (
-    Operation(wire.CreateAccount, "create_account", "account now_ms", _new_key),
-    Operation(wire.CreateKey, "create_key", "account now_ms", _new_key),
-    Operation(wire.CreateRoleKey, "create_role_key", "account roles names now_ms", _new_key),
-    Operation(wire.ImportKey, "import_key", "account secret_id secret_key roles names now_ms", _imported_key),
+    operations.CREATE_ACCOUNT,
+    operations.CREATE_KEY,
+    operations.CREATE_ROLE_KEY,
+    operations.IMPORT_KEY,
 )
 """Operations that change the accounts file: the method is a coroutine function."""
 
-ACCOUNT_LOOKUPS: Final = (
-    Operation(wire.ListAccounts, "list_accounts", "", _value(wire.AccountList)),
-    Operation(wire.ListKeys, "list_keys", "account", _keys),
-)
+ACCOUNT_LOOKUPS: Final = (operations.LIST_ACCOUNTS, operations.LIST_KEYS)
 """Operations that read the accounts."""
