@@ -1,8 +1,9 @@
 """An operation of the JSON API: the row of the table, and the call that its function gets."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Generic, Literal, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
 
@@ -69,34 +70,46 @@ MAX_DEDUP_ID_BYTES = 64
 """Longest dedup id of the protocol."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Operation(Generic[QueryT, BodyT, ReplyT]):
-    """A row of the table of operations."""
+    """A row of the table of operations. Name and types are those of the function."""
 
-    name: str
-    """``operationId`` in the OpenAPI document."""
     method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     """Below ``/api/v1``, with parameters in braces."""
-    old_path: str = ""
-    """An alias until version 0.3, served and not in the OpenAPI document; empty = none."""
     tag: str
     """Heading in the OpenAPI document."""
     summary: str
     run: Callable[[Call[QueryT, BodyT]], Awaitable[ReplyT]]
     """Executes the request. The docstring of the function is the description in the OpenAPI document."""
-    query: type[QueryT]
-    body: type[BodyT]
-    reply: type[ReplyT] | None
-    """None = the reply has no body."""
     problems: tuple[str, ...] = ()
     """Names of the errors of this operation, beside the errors of every operation."""
-    statuses: tuple[int, ...] = (200,)
-    """Statuses of success. With 201 and 200, 201 says that the request created the thing."""
+    statuses: tuple[int, ...] = ()
+    """Statuses of success; () = 200, or 204 for a reply without a body. With 201 and 200, 201 says that the request
+    created the thing."""
     idempotency: bool = False
     """True if the header ``Idempotency-Key`` names the messages of the request."""
     waits: Callable[[BodyT], bool] | None = None
     """Returns True for a request that may wait for messages. Such a request gets a client for polls."""
+    old_path: str = ""
+    """An alias until version 0.3, served and not in the OpenAPI document; empty = none."""
+
+    name: str = field(init=False)
+    """``operationId`` in the OpenAPI document."""
+    query: type[QueryT] = field(init=False)
+    body: type[BodyT] = field(init=False)
+    reply: type[ReplyT] | None = field(init=False)
+    """None = the reply has no body."""
+
+    def __post_init__(self) -> None:
+        """Read name and types from the function once, because each request needs the types."""
+        types = get_type_hints(self.run)
+        query, body = get_args(types["call"])
+        reply = None if types["return"] is NoneType else types["return"]
+        statuses = self.statuses or ((204,) if reply is None else (200,))
+        derived = {"name": self.run.__name__, "query": query, "body": body, "reply": reply, "statuses": statuses}
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def status(self, reply: ReplyT) -> int:
         """Return the status of a successful reply."""
