@@ -10,7 +10,7 @@ from datetime import datetime
 
 import msgspec
 
-from cmqd_client.durations import to_datetime
+from cmqd_client.conversions import converted
 from cmqd_client.links.channel import Channel
 from cmqd_client.links.key_changes import KeyWatch, OnKeyChange
 from cmqd_client.results import Done, Listing
@@ -273,16 +273,7 @@ class Accounts:
             UnknownOperation: the server is older than this operation.
         """
         reply = await self._channel.ask(operations.GET_OWN_KEY)
-        return OwnKey(
-            secret_id=reply.secret_id,
-            account=reply.account,
-            roles=reply.roles,
-            names=reply.names,
-            is_admin=reply.is_admin,
-            region=reply.region,
-            connection_id=reply.connection_id,
-            request_id=reply.request_id,
-        )
+        return converted(OwnKey, reply)
 
     async def keys(self, *, account: str | None = None) -> Listing[AccessKey]:
         """List all keys of an account, without their secrets."""
@@ -315,18 +306,7 @@ def _new_key(reply: wire.KeyList) -> AccessKey:
 
 
 def _keys(reply: wire.KeyList) -> "list[AccessKey]":
-    return [
-        AccessKey(
-            secret_id=key.secret_id,
-            account=key.account,
-            enabled=key.enabled,
-            create_time=to_datetime(key.created_ms),
-            roles=key.roles,
-            names=key.names,
-            secret_key=key.secret_key,
-        )
-        for key in reply.keys
-    ]
+    return [converted(AccessKey, key) for key in reply.keys]
 
 
 def _texts(chosen: Iterable[str] | None, default: tuple[str, ...]) -> list[str]:

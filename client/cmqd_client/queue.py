@@ -27,6 +27,7 @@ from cmqd_client.consumers.handling import Processing
 from cmqd_client.consumers.intake import Intake, Source
 from cmqd_client.consumers.options import LEASE, consumer_options
 from cmqd_client.consumers.settlements import Settlements
+from cmqd_client.conversions import converted
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
 from cmqd_client.errors import (
     ClientClosed,
@@ -60,11 +61,9 @@ from cmqd_client.results import (
     Sent,
     SentBatch,
     TransactionStatus,
+    Undecided,
     UndecidedPage,
-    copy_of,
-    origin,
     redrive,
-    undecided,
 )
 from cmqd_client.transactions.half_requests import decide, send_half
 from cmqd_protocol import messages as wire
@@ -169,12 +168,14 @@ class Message(Generic[BodyT]):
     @property
     def origin(self) -> Origin | None:
         """Queue, id and receive count before a move as a dead letter or by a redrive; None = never moved."""
-        return origin(self._received.origin)
+        moved = self._received.origin
+        return None if moved is None else converted(Origin, moved)
 
     @property
     def copy_of(self) -> CopyOf | None:
         """The published message that this message is a copy of; None = sent directly to a queue."""
-        return copy_of(self._received.copy_of)
+        copied = self._received.copy_of
+        return None if copied is None else converted(CopyOf, copied)
 
     @property
     def wants_reply(self) -> bool:
@@ -552,20 +553,7 @@ class Queue(Generic[BodyT]):
         """
         state_names = None if states is None else list(states)
         reply = await self._channel.ask(operations.PEEK_MESSAGES, self.name, max_messages, start, state_names)
-        peeked = [
-            Peeked(
-                id=printed_id(message.message_id),
-                state=message.state,
-                body=message.body,
-                headers=message.headers or {},
-                enqueue_time=to_datetime(message.enqueue_ms),
-                visible_time=to_datetime(message.visible_ms) if message.visible_ms else None,
-                receive_count=message.receive_count,
-                origin=origin(message.origin),
-                copy_of=copy_of(message.copy_of),
-            )
-            for message in reply.messages
-        ]
+        peeked = [converted(Peeked, message, headers=message.headers or {}) for message in reply.messages]
         return PeekPage(peeked, reply.next_start, reply.request_id)
 
     # ------------------------------------------------------------------ consume
@@ -877,7 +865,7 @@ class Queue(Generic[BodyT]):
         except TimeNotRewindable as error:
             _note_nearest(error)
             raise
-        return Rewound(reply.messages, to_datetime(reply.time_ms), reply.clamped, reply.request_id)
+        return converted(Rewound, reply)
 
     async def preview_rewind(
         self, time: datetime | float | None = None, *, ago: Duration | None = None
@@ -908,15 +896,7 @@ class Queue(Generic[BodyT]):
         except TimeNotRewindable as error:
             _note_nearest(error)
             raise
-        return RewindPreview(
-            reply.messages,
-            to_datetime(reply.time_ms),
-            reply.clamped,
-            to_datetime(reply.earliest_ms),
-            to_datetime(reply.latest_ms),
-            None if reply.oldest_ms is None else to_datetime(reply.oldest_ms),
-            reply.request_id,
-        )
+        return converted(RewindPreview, reply)
 
     # ------------------------------------------------------------------ dead letters
 
@@ -1049,7 +1029,8 @@ class Queue(Generic[BodyT]):
             NotTransactional, QueueNotFound: the queue is not transactional, or does not exist.
         """
         reply = await self._channel.ask(operations.LIST_HALF_MESSAGES, self.name, start, max_messages)
-        return UndecidedPage([undecided(message) for message in reply.messages], reply.next_start, reply.request_id)
+        messages = [converted(Undecided, half) for half in reply.messages]
+        return UndecidedPage(messages, reply.next_start, reply.request_id)
 
     # ------------------------------------------------------------------ the queue itself
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
-from cmqd_client.durations import to_datetime
+from cmqd_client.conversions import converted
 from cmqd_client.errors import (
     CmqError,
     DecisionFailure,
@@ -23,7 +23,6 @@ from cmqd_client.errors import (
 from cmqd_client.messages.message_ids import MessageId, printed_id
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from cmqd_types import messages
 from cmqd_types.messages import Headers
 
 EntryT = TypeVar("EntryT")
@@ -359,62 +358,9 @@ class UndecidedPage(MessagePage[Undecided], frozen=True):
     """A page of :meth:`Queue.half_messages`."""
 
 
-def origin(moved: messages.Origin | None) -> Origin | None:
-    """Convert the origin of a moved message."""
-    if moved is None:
-        return None
-    return Origin(
-        moved.queue,
-        printed_id(moved.message_id),
-        to_datetime(moved.enqueue_ms),
-        moved.receive_count,
-        moved.reason,
-        moved.rejection,
-    )
-
-
-def copy_of(copied: messages.CopyOf | None) -> CopyOf | None:
-    """Convert the origin of a copy."""
-    if copied is None:
-        return None
-    labels = copied.labels
-    is_key = isinstance(labels, str)
-    return CopyOf(
-        copied.topic,
-        copied.subscription,
-        printed_id(copied.message_id),
-        to_datetime(copied.publish_ms),
-        [] if is_key or labels is None else labels,
-        labels if is_key else None,
-    )
-
-
 def redrive(status: wire.RedriveStatus) -> Redrive:
     """Convert the reply about a redrive."""
-    return Redrive(
-        queue=status.queue,
-        target=status.target or None,
-        max_per_second=status.max_per_second or None,
-        start_time=to_datetime(status.started_ms),
-        end_time=None if status.ended_ms is None else to_datetime(status.ended_ms),
-        reason=status.reason,
-        moved=status.moved,
-        remaining=status.remaining,
-        missing_origins=status.missing_origins,
-        request_id=status.request_id,
-    )
-
-
-def undecided(half: messages.HalfMessage) -> Undecided:
-    """Convert the reply about a half message."""
-    return Undecided(
-        printed_id(half.message_id),
-        to_datetime(half.enqueue_ms),
-        half.checks,
-        to_datetime(half.last_check_ms) if half.last_check_ms else None,
-        half.last_answer,
-        to_datetime(half.next_check_ms) if half.next_check_ms else None,
-    )
+    return converted(Redrive, status, target=status.target or None, max_per_second=status.max_per_second or None)
 
 
 def decision_failure(failed: wire.TransactionFailure, request_id: int, connection_id: int | None) -> DecisionFailure:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from cmqd_client.durations import to_datetime
+from cmqd_client.conversions import converted
 from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
 from cmqd_client.messages.message_ids import MessageId, printed_id
@@ -234,20 +234,7 @@ class Schedules:
             limit: most schedules of a page, 1-1,000.
         """
         reply = await self._channel.ask(operations.LIST_SCHEDULES, search, offset, limit)
-        schedules = [
-            ScheduleSummary(
-                name=one.name,
-                queue=one.queue,
-                cron=one.cron,
-                zone=one.zone,
-                paused=one.paused,
-                next_time=None if one.next_ms is None else to_datetime(one.next_ms),
-                missed=one.missed,
-                last_error=one.last_error,
-            )
-            for one in reply.schedules
-        ]
-        return SchedulePage(schedules, reply.total, reply.request_id)
+        return converted(SchedulePage, reply)
 
     async def delete(self, name: str) -> Done:
         """Delete a schedule; messages that it sent stay. Not repeated after a lost reply.

@@ -10,8 +10,9 @@ from typing import Any, Unpack
 import msgspec
 
 from cmqd_client.attributes import to_wire
+from cmqd_client.conversions import converted
 from cmqd_client.declared_attributes import SubscriptionAttributes, SubscriptionValues
-from cmqd_client.durations import Duration, to_datetime, to_ms
+from cmqd_client.durations import Duration, to_ms
 from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
 from cmqd_client.messages.message_ids import id_number
@@ -247,7 +248,7 @@ class Subscription:
         """
         overlap_ms = None if overlap is None else to_ms(overlap, "overlap")
         reply = await self._channel.ask(operations.ROTATE_SECRET, self.topic, self.name, overlap_ms)
-        return RotatedSecret(reply.secret, to_datetime(reply.overlap_until_ms), reply.request_id)
+        return converted(RotatedSecret, reply)
 
     async def unsubscribe(self) -> Done:
         """End the subscription and drop its waiting messages. Not repeated after a lost reply.

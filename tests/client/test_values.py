@@ -7,7 +7,7 @@ import pytest
 
 from cmqd_client import connect
 from cmqd_client.address import Address, parse_address
-from cmqd_client.attributes import to_wire
+from cmqd_client.attributes import queue_attributes
 from cmqd_client.durations import Duration, to_datetime, to_ms
 
 
@@ -98,7 +98,7 @@ def test_options_out_of_range_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_attributes_have_milliseconds_on_the_wire() -> None:
-    assert to_wire({"retention": timedelta(days=4), "delay": 0.5, "max_delayed": 7}) == {
+    assert queue_attributes({"retention": timedelta(days=4), "delay": 0.5, "max_delayed": 7}) == {
         "retention_ms": 345_600_000,
         "delay_ms": 500,
         "max_delayed": 7,
@@ -108,4 +108,4 @@ def test_attributes_have_milliseconds_on_the_wire() -> None:
 @pytest.mark.parametrize("value", ["7", 7.0, True])
 def test_counts_must_be_whole_numbers(value: Any) -> None:
     with pytest.raises(TypeError, match="max_delayed must be an int"):
-        to_wire({"max_delayed": value})
+        queue_attributes({"max_delayed": value})

@@ -4,7 +4,8 @@ from datetime import datetime
 
 import msgspec
 
-from cmqd_client.durations import to_datetime, to_moment_ms
+from cmqd_client.conversions import converted
+from cmqd_client.durations import to_moment_ms
 from cmqd_client.links.channel import Channel
 from cmqd_protocol import operations
 
@@ -61,19 +62,4 @@ async def ask_audit(
         operations.LIST_AUDIT_ENTRIES,
         *(account, before or 0, after, since_ms, until_ms, search, operation, limit),
     )
-    entries = [
-        AuditEntry(
-            entry_id=entry.entry_id,
-            time=to_datetime(entry.time_ms),
-            account=entry.account,
-            by_account=entry.by_account,
-            secret_id=entry.secret_id,
-            peer=entry.peer,
-            operation=entry.operation,
-            name=entry.name,
-            changes=entry.changes,
-            product=entry.product,
-        )
-        for entry in reply.entries
-    ]
-    return AuditPage(entries, reply.next_before or None, reply.request_id)
+    return converted(AuditPage, reply, next=reply.next_before or None)

@@ -9,11 +9,11 @@ from datetime import datetime
 
 import msgspec
 
-from cmqd_client.durations import to_datetime
+from cmqd_client.conversions import converted
 from cmqd_client.links.channel import Channel
 from cmqd_client.results import Listing
 from cmqd_protocol import operations
-from cmqd_types.inspection import ConnectionSort
+from cmqd_types.inspection import ConnectionSort, SettingInfo
 
 
 class ConnectionInfo(msgspec.Struct, frozen=True):
@@ -93,21 +93,8 @@ class WaitingReceivePage(msgspec.Struct, frozen=True):
         return len(self.receives)
 
 
-class Setting(msgspec.Struct, frozen=True):
+class Setting(SettingInfo, frozen=True, array_like=False):
     """A setting of the server, as it is in force."""
-
-    name: str
-    section: str
-    value: str | int | bool | None
-    """Durations are milliseconds, sizes are bytes, as the end of the name says."""
-    default: str | int | bool | None
-    origin: str
-    """``default``, ``file``, ``environment``, ``flag``, or ``program``: given by the code that started the server."""
-    place: str
-    """Path of the file, name of the variable or the flag; empty for other origins."""
-    meaning: str
-    allowed: str
-    """The allowed values, in words."""
 
 
 async def ask_connections(
@@ -115,27 +102,7 @@ async def ask_connections(
 ) -> ConnectionPage:
     """Ask for a page of connections."""
     reply = await channel.ask(operations.LIST_CONNECTIONS, search, sort, descending, offset, limit)
-    connections = [
-        ConnectionInfo(
-            connection_id=info.connection_id,
-            account=info.account,
-            secret_id=info.secret_id,
-            peer=info.peer,
-            product=info.product,
-            tls=info.is_tls,
-            since=to_datetime(info.since_ms),
-            last_request=to_datetime(info.last_request_ms),
-            requests=info.requests,
-            bytes_in=info.bytes_in,
-            bytes_out=info.bytes_out,
-            unanswered=info.unanswered,
-            waiting=info.waiting,
-            unread_bytes=info.unread_bytes,
-            checked_queues=info.checked_queues,
-        )
-        for info in reply.connections
-    ]
-    return ConnectionPage(connections, reply.total, to_datetime(reply.broker_time_ms), reply.request_id)
+    return converted(ConnectionPage, reply)
 
 
 async def ask_waiting_receives(
@@ -143,37 +110,10 @@ async def ask_waiting_receives(
 ) -> WaitingReceivePage:
     """Ask for a page of waiting receives."""
     reply = await channel.ask(operations.LIST_WAITING_RECEIVES, search, connection_id or 0, offset, limit)
-    receives = [
-        WaitingReceive(
-            account=info.account,
-            queue=info.queue,
-            connection_id=info.connection_id,
-            secret_id=info.secret_id,
-            peer=info.peer,
-            product=info.product,
-            max_messages=info.max_messages,
-            since=to_datetime(info.since_ms),
-            until=to_datetime(info.until_ms),
-        )
-        for info in reply.receives
-    ]
-    return WaitingReceivePage(receives, reply.total, to_datetime(reply.broker_time_ms), reply.request_id)
+    return converted(WaitingReceivePage, reply)
 
 
 async def ask_settings(channel: Channel) -> Listing[Setting]:
     """Ask for the settings in force."""
     reply = await channel.ask(operations.GET_SETTINGS)
-    settings = [
-        Setting(
-            name=info.name,
-            section=info.section,
-            value=info.value,
-            default=info.default,
-            origin=info.origin,
-            place=info.place,
-            meaning=info.meaning,
-            allowed=info.allowed,
-        )
-        for info in reply.settings
-    ]
-    return Listing(settings, reply.request_id)
+    return Listing([converted(Setting, setting) for setting in reply.settings], reply.request_id)

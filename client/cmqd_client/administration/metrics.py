@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from cmqd_client.durations import to_datetime
+from cmqd_client.conversions import converted
 from cmqd_client.links.channel import Channel
 from cmqd_protocol import operations
 from cmqd_types.metrics import MetricSums, QueueMetrics, ServerMetrics, TopicMetrics, TopSubscription
@@ -68,17 +68,7 @@ class TopMetrics(msgspec.Struct, frozen=True):
 async def ask_metrics(channel: Channel) -> Metrics:
     """Ask for the totals; see ``Client.metrics``."""
     reply = await channel.ask(operations.GET_METRICS)
-    return Metrics(
-        to_datetime(reply.broker_time_ms),
-        reply.queue_totals,
-        reply.topic_totals,
-        reply.subscription_totals,
-        reply.queues,
-        reply.topics,
-        reply.subscriptions,
-        reply.server,
-        reply.request_id,
-    )
+    return converted(Metrics, reply)
 
 
 async def ask_queues(
@@ -87,7 +77,7 @@ async def ask_queues(
     """Ask for a page of queues; see ``Client.queue_metrics``."""
     behind = after or ("", "")
     reply = await channel.ask(operations.GET_QUEUE_METRICS, all_accounts, *behind, limit)
-    return QueueMetricsPage(to_datetime(reply.broker_time_ms), reply.queues, reply.next, reply.request_id)
+    return converted(QueueMetricsPage, reply)
 
 
 async def ask_topics(
@@ -96,17 +86,10 @@ async def ask_topics(
     """Ask for a page of topics; see ``Client.topic_metrics``."""
     behind = after or ("", "")
     reply = await channel.ask(operations.GET_TOPIC_METRICS, all_accounts, *behind, limit)
-    return TopicMetricsPage(to_datetime(reply.broker_time_ms), reply.topics, reply.next, reply.request_id)
+    return converted(TopicMetricsPage, reply)
 
 
 async def ask_top(channel: Channel, limit: int) -> TopMetrics:
     """Ask for sums and the largest queues; see ``Client.top_metrics``."""
     reply = await channel.ask(operations.GET_TOP_METRICS, limit)
-    return TopMetrics(
-        to_datetime(reply.broker_time_ms),
-        reply.sums,
-        reply.queues,
-        reply.topics,
-        reply.subscriptions,
-        reply.request_id,
-    )
+    return converted(TopMetrics, reply)

@@ -4,7 +4,7 @@ from datetime import datetime
 
 import msgspec
 
-from cmqd_client.durations import to_datetime
+from cmqd_client.conversions import converted
 from cmqd_client.links.channel import Channel
 from cmqd_protocol import operations
 from cmqd_types.queues import QueueSelection, QueueSort, QueueSummary
@@ -35,4 +35,4 @@ async def ask_summaries(
         operations.LIST_QUEUE_SUMMARIES,
         *(search, sort, descending, offset, limit, selection),
     )
-    return QueueSummaryPage(to_datetime(reply.broker_time_ms), reply.queues, reply.total, reply.request_id)
+    return converted(QueueSummaryPage, reply)

@@ -4,23 +4,14 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from cmqd_client.durations import to_datetime
+from cmqd_client.conversions import converted
 from cmqd_client.links.channel import Channel
 from cmqd_protocol import operations
-from cmqd_types.segments import SegmentInfo
+from cmqd_types import segments
 
 
-class SegmentHolder(msgspec.Struct, frozen=True):
+class SegmentHolder(segments.SegmentHolder, frozen=True, array_like=False):
     """A queue or topic with messages that keep a segment on disk."""
-
-    account: str
-    name: str
-    is_topic: bool
-    live: int
-    """Of a queue, its messages in the segment that are not consumed; of a topic, deliveries of messages that wait for a
-    subscription."""
-    rewindable: int
-    """Deleted messages of the queue in the segment that a rewind can bring back; 0 for a topic."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -82,38 +73,4 @@ class SegmentPage(msgspec.Struct, frozen=True):
 async def ask_segments(channel: Channel, after: int, limit: int) -> SegmentPage:
     """Ask for a page of segments; see ``Client.segments``."""
     reply = await channel.ask(operations.LIST_SEGMENTS, after, limit)
-    return SegmentPage(
-        to_datetime(reply.broker_time_ms),
-        [_segment(info) for info in reply.segments],
-        reply.next,
-        reply.total,
-        timedelta(milliseconds=reply.keep_history_ms),
-        reply.covered_lsn,
-        reply.log_bytes,
-        reply.history_bytes,
-        reply.free_bytes,
-        reply.sends_refused_reason,
-        reply.request_id,
-    )
-
-
-def _segment(info: SegmentInfo) -> Segment:
-    return Segment(
-        number=info.number,
-        state=info.state,
-        first_lsn=info.first_lsn,
-        last_lsn=info.last_lsn,
-        first_time=to_datetime(info.first_ms),
-        last_time=to_datetime(info.last_ms),
-        bytes=info.bytes,
-        messages=info.messages,
-        kept_for=info.kept_for,
-        live=info.live,
-        rewindable=info.rewindable,
-        undelivered=info.undelivered,
-        holders=[
-            SegmentHolder(holder.account, holder.name, holder.is_topic, holder.live, holder.rewindable)
-            for holder in info.holders
-        ],
-        holder_count=info.holder_count,
-    )
+    return converted(SegmentPage, reply)

@@ -6,12 +6,12 @@ from enum import StrEnum
 
 import msgspec
 
-from cmqd_client.durations import to_datetime
-from cmqd_client.messages.message_ids import MessageId, printed_id
+from cmqd_client.conversions import converted
+from cmqd_client.messages.message_ids import MessageId
 from cmqd_client.results import MessagePage
 from cmqd_protocol import messages as wire
 from cmqd_types import deliveries
-from cmqd_types.messages import Headers, Labels
+from cmqd_types.messages import Headers
 
 
 class DeliveryState(StrEnum):
@@ -110,60 +110,9 @@ def pending_page(reply: wire.DeliveriesPeeked) -> PendingPage:
 
 def message_deliveries(reply: wire.MessageDeliveries) -> MessageDeliveries:
     """Convert the reply about the deliveries of a message."""
-    return MessageDeliveries(
-        id=printed_id(reply.message_id),
-        publish_time=to_datetime(reply.publish_ms),
-        size=reply.size,
-        tags=_tags(reply.labels),
-        routing_key=_routing_key(reply.labels),
-        deliveries=[_delivery(report) for report in reply.deliveries],
-        request_id=reply.request_id,
-    )
+    return converted(MessageDeliveries, reply)
 
 
 def _pending(message: deliveries.PendingMessage) -> PendingMessage:
-    return PendingMessage(
-        id=printed_id(message.message_id),
-        state=_state(message.state),
-        publish_time=to_datetime(message.publish_ms),
-        size=message.size,
-        attempts=message.attempts,
-        next_attempt_time=_time(message.next_attempt_ms),
-        last_error=message.last_error,
-        last_error_time=_time(message.last_failed_ms),
-        tags=_tags(message.labels),
-        routing_key=_routing_key(message.labels),
-        body=message.body,
-        headers=None if message.body is None else message.headers or {},
-    )
-
-
-def _delivery(report: deliveries.DeliveryReport) -> Delivery:
-    return Delivery(
-        subscription=report.subscription,
-        state=_state(report.state),
-        endpoint=report.endpoint,
-        attempts=report.attempts,
-        next_attempt_time=_time(report.next_attempt_ms),
-        last_error=report.last_error,
-        last_error_time=_time(report.last_failed_ms),
-        delivered_time=_time(report.delivered_ms),
-        copy_id=None if report.copy_id is None else printed_id(report.copy_id),
-        drop_reason=report.drop_reason,
-    )
-
-
-def _state(state: str) -> DeliveryState | str:
-    return DeliveryState(state) if state in tuple(DeliveryState) else state
-
-
-def _time(time_ms: int | None) -> datetime | None:
-    return None if time_ms is None else to_datetime(time_ms)
-
-
-def _tags(labels: Labels | None) -> list[str]:
-    return labels if isinstance(labels, list) else []
-
-
-def _routing_key(labels: Labels | None) -> str | None:
-    return labels if isinstance(labels, str) else None
+    headers = None if message.body is None else message.headers or {}
+    return converted(PendingMessage, message, headers=headers)

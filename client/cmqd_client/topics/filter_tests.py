@@ -5,7 +5,9 @@ from enum import StrEnum
 
 import msgspec
 
+from cmqd_client.conversions import converted
 from cmqd_protocol import messages as wire
+from cmqd_types import topics
 
 
 class Fate(StrEnum):
@@ -29,14 +31,8 @@ class Fate(StrEnum):
     """The message does not match."""
 
 
-class FilterMatch(msgspec.Struct, frozen=True):
+class FilterMatch(topics.FilterMatch, frozen=True, array_like=False):
     """A filter tag or binding key of a subscription, tested."""
-
-    text: str
-    matches: bool
-    differs_at: int | None
-    """Number, from 1, of the first word of the routing key that does not fit the binding key; behind the last word if
-    the routing key ends too early. None if the key matches, and for a tag."""
 
 
 class SubscriptionMatch(msgspec.Struct, frozen=True):
@@ -75,15 +71,4 @@ class TopicMatch(msgspec.Struct, frozen=True):
 
 def topic_match(reply: wire.SubscriptionsMatched) -> TopicMatch:
     """Convert the reply to a test."""
-    subscriptions = [
-        SubscriptionMatch(
-            subscription=match.subscription,
-            protocol=match.protocol,
-            endpoint=match.endpoint,
-            matches=match.matches,
-            fate=Fate(match.fate) if match.fate in tuple(Fate) else match.fate,
-            filters=[FilterMatch(each.text, each.matches, each.differs_at) for each in match.filters],
-        )
-        for match in reply.subscriptions
-    ]
-    return TopicMatch(reply.filter_type, reply.matched, subscriptions, reply.request_id)
+    return converted(TopicMatch, reply)
