@@ -3,9 +3,10 @@
 import re
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Locator, Page, expect
 
 from support.chromium import AXE_FILE
+from support.console_declarations import declare
 from support.console_rig import Account, Visits
 from support.eventually import eventually_elsewhere
 
@@ -157,7 +158,7 @@ def test_a_queue_is_created_with_attributes(visits: Visits, account: Account):
     dialog.get_by_label("Visibility timeout").fill("2min")
     dialog.get_by_label("Give up on a message").select_option("receives")
     dialog.get_by_label("Dead-letter queue", exact=True).fill("orders-dead")
-    dialog.get_by_label("Receives", exact=True).fill("7")
+    dialog.get_by_label("Receives before a dead letter").fill("7")
     dialog.get_by_label("Retention").fill("3d")
     dialog.get_by_label("Keep deleted messages").check()
     expect(dialog.get_by_label("Rewind window")).to_have_value("3d")
@@ -212,10 +213,10 @@ def test_a_transactional_queue_and_a_queue_that_is_deleted_when_unused(visits: V
 @pytest.mark.parametrize(
     ("label", "typed", "fault"),
     [
-        ("Name", "bad name", "A name has 1 to 64 letters, digits, - or _."),
+        ("Name", "bad name", "Must be 1 to 64 ASCII letters, digits, - and _."),
         ("Visibility timeout", "13h", "Must be 1 s to 12 h."),
         ("Retention", "soon", "Must be a duration, such as 30s, 5min, 2h or 4d."),
-        ("Largest backlog", "10", "Must be 1,000,000 to 100,000,000."),
+        ("Backlog limit", "10", "Must be 1,000,000 to 100,000,000."),
     ],
 )
 def test_a_value_out_of_range_is_explained_beside_its_field(
@@ -422,21 +423,21 @@ def test_axe_finds_nothing_serious_in_the_dialogs(visits: Visits, account: Accou
     expect_no_serious_fault(page)
 
 
-def test_an_attribute_that_the_form_does_not_know_has_a_field_from_its_declaration(visits: Visits, account: Account):
+def test_an_attribute_that_the_console_does_not_know_has_a_field_and_a_fact_from_its_declaration(
+    visits: Visits, account: Account
+):
+    account.client.create_queue("orders")
     page = visits.sign_in(account.key, "queues")
-    colour = {"type": "number", "title": "Colour time", "x-hint": "Time of a colour", "minimum": 0, "maximum": 60}
-
-    def with_colour(route: Route) -> None:
-        document = route.fetch().json()
-        document["components"]["schemas"]["QueueAttributes"]["properties"]["colour"] = {**colour, "x-default": 5}
-        route.fulfill(json=document)
-
-    page.route("**/openapi.json", with_colour)
+    declare(page, {"QueueAttributes": {"colour": "seconds"}}, {"/queues/orders": {"colour": 7}})
     page.get_by_role("button", name="Create queue").click()
 
-    field = dialog_of(page).get_by_label("Colour time")
+    field = dialog_of(page).get_by_label("Name of colour")
     expect(field).to_have_value("5s")
-    expect(dialog_of(page).get_by_text("Time of a colour")).to_be_visible()
+    expect(dialog_of(page).get_by_text("Meaning of colour.")).to_be_visible()
     field.fill("7s")
     dialog_of(page).get_by_text("The same on the command line").click()
     expect(dialog_of(page).locator("details code")).to_contain_text("--colour 7s")
+    page.keyboard.press("Escape")
+
+    page.get_by_role("link", name="orders").click()
+    expect(page.locator(".facts > div").filter(has_text="Name of colour")).to_contain_text("7 s")

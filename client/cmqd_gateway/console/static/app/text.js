@@ -42,6 +42,11 @@ export function t(key, values = {}) {
   return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
 }
 
+/** Return a text of the broker in the current language; without a Chinese twin it is shown in English. */
+export function translated(english, chinese) {
+  return index === 1 && chinese ? chinese : english;
+}
+
 /** Return true if a key has a text. */
 export function hasText(key) {
   return entries.has(key);

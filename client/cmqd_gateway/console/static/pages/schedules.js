@@ -7,8 +7,8 @@ import { href } from '../app/router.js';
 import { can } from '../app/session.js';
 import { addTexts, t } from '../app/text.js';
 import { copyValue } from '../ui/copy.js';
-import { confirmAction, openDialog } from '../ui/dialog.js';
-import { areaField, checkField, createForm, textField } from '../ui/form.js';
+import { confirmAction, formDialog } from '../ui/dialog.js';
+import { areaField, checkField, textField } from '../ui/form.js';
 import { icon } from '../ui/icon.js';
 import { problem } from '../ui/notice.js';
 import { badge, emptyState, factList, pageHead } from '../ui/parts.js';
@@ -16,7 +16,7 @@ import { pager, table } from '../ui/table.js';
 import { toast } from '../ui/toast.js';
 import { BodyContent } from '../ui/body-content.js';
 import { bodyState, bodyView } from '../ui/body-view.js';
-import { headerLines } from './queue/queue-send.js';
+import { headersFault, headersField, headersOf, headersText } from '../ui/message-fields.js';
 import texts from './schedules.text.js';
 
 addTexts(texts);
@@ -116,8 +116,8 @@ export function page({ update, signal, every }) {
       ])}
       ${headers.length === 0
         ? nothing
-        : html`<section class="headers" aria-label=${t('schedules.headers')}>
-            <h3>${t('schedules.headers')}</h3>
+        : html`<section class="headers" aria-label=${t('ui.headers')}>
+            <h3>${t('ui.headers')}</h3>
             <dl>${headers.map(([header, value]) => html`<div><dt>${visible(header)}</dt><dd>${visible(value)}</dd></div>`)}</dl>
           </section>`}
       ${bodyView({ state: body, update, label: `${t('schedules.body')} ${name}` })}
@@ -277,43 +277,17 @@ function emptyView(button) {
 }
 
 /** Open the dialog of a new schedule (`schedule` null) or of an existing one; returns a promise of the saved schedule. */
-async function openScheduleDialog({ schedule, signal }) {
-  const form = createForm({
-    values: schedule
-      ? { ...schedule, schedule: schedule.name, headers: headersText(schedule.headers) }
-      : { schedule: '', queue: '', cron: '', zone: Intl.DateTimeFormat().resolvedOptions().timeZone, body: '', headers: '', paused: false },
-    update: () => dialog?.update(),
-    check: ({ headers }) => {
-      const bad = headerLines(headers).find(({ header }) => header === null);
-      return bad ? { headers: t('schedules.bad-header', { line: bad.line }) } : {};
-    },
-    async submit(values) {
-      const path = `/schedules/${segment(values.schedule.trim())}`;
-      const headers = Object.fromEntries(headerLines(values.headers).map(({ header, value }) => [header, value]));
-      const content = {
-        queue: values.queue.trim(), cron: values.cron.trim(), zone: values.zone.trim(), body: values.body, headers,
-        encoding: schedule?.encoding ?? 'utf-8',
-      };
-      try {
-        dialog.close(
-          schedule
-            ? await api.patch(path, changesOf(content, schedule, values.headers))
-            : await api.post(path, { ...content, paused: values.paused }),
-        );
-      } catch (error) {
-        error.field ??= FIELDS[error.code] ?? null;
-        throw error;
-      }
-    },
-  });
+function openScheduleDialog({ schedule, signal }) {
   const isBinary = schedule?.encoding === 'base64';
-  const dialog = openDialog({
+  return formDialog({
     title: schedule ? t('schedules.edit-title', { name: schedule.name }) : t('schedules.create'),
     signal,
     wide: true,
-    body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
-      ${form.failure()}
-      <div class="fields">
+    values: schedule
+      ? { ...schedule, schedule: schedule.name, headers: headersText(schedule.headers) }
+      : { schedule: '', queue: '', cron: '', zone: Intl.DateTimeFormat().resolvedOptions().timeZone, body: '', headers: '', paused: false },
+    check: ({ headers }) => headersFault(headers),
+    fields: (form) => html`<div class="fields">
         ${schedule
           ? nothing
           : textField({ form, name: 'schedule', label: t('schedules.name'), hint: t('schedules.name-text'), required: true, maxlength: 64 })}
@@ -324,15 +298,25 @@ async function openScheduleDialog({ schedule, signal }) {
         form, name: 'cron', label: t('schedules.cron-label'), hint: t('schedules.cron-text'), required: true, placeholder: '0 9 * * mon-fri',
       })}
       ${areaField({ form, name: 'body', label: t(isBinary ? 'schedules.body-base64' : 'schedules.body'), rows: 5, code: true, required: true })}
-      ${areaField({ form, name: 'headers', label: t('schedules.headers'), hint: t('schedules.headers-text'), rows: 2, code: true })}
-      ${schedule ? nothing : checkField({ form, name: 'paused', label: t('schedules.paused-label') })}
-      <div class="actions">
-        <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
-        ${form.submitButton(t(schedule ? 'schedules.save' : 'schedules.create'))}
-      </div>
-    </form>`,
+      ${headersField(form)}
+      ${schedule ? nothing : checkField({ form, name: 'paused', label: t('schedules.paused-label') })}`,
+    button: schedule ? t('ui.save') : t('schedules.create'),
+    async submit(values) {
+      const path = `/schedules/${segment(values.schedule.trim())}`;
+      const content = {
+        queue: values.queue.trim(), cron: values.cron.trim(), zone: values.zone.trim(), body: values.body,
+        headers: headersOf(values.headers), encoding: schedule?.encoding ?? 'utf-8',
+      };
+      try {
+        return schedule
+          ? await api.patch(path, changesOf(content, schedule, values.headers))
+          : await api.post(path, { ...content, paused: values.paused });
+      } catch (error) {
+        error.field ??= FIELDS[error.code] ?? null;
+        throw error;
+      }
+    },
   });
-  return dialog.closed;
 }
 
 /** The fields that differ: times that stay the same must not move the next time, nor headers lose spaces unasked. */
@@ -350,8 +334,4 @@ function changesOf(content, schedule, typedHeaders) {
     changes.headers = content.headers;
   }
   return changes;
-}
-
-function headersText(headers) {
-  return Object.entries(headers).map(([name, value]) => `${name}: ${value}`).join('\n');
 }

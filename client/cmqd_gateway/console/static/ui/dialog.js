@@ -113,38 +113,69 @@ export function openDialog({ title, body, signal, wide = false, isKept = false, 
 }
 
 /**
+ * Open a dialog with a form.
+ *
+ * @param fields function of the form and of `close` that returns the fields.
+ * @param submit async function of the values; the dialog closes with its result, and stays open without one.
+ * @param button text of the button that submits, `kind` its class; `cancel` is the text of the other button.
+ * @param isTyped function of the values; see `openDialog`, which gets all other options.
+ * @param onClosed called as soon as the dialog is closed, while a submitted request may still run.
+ * @param hasSecret the result is returned also after the page was left, because no other reply shows it again.
+ * @returns promise of the result, or of undefined.
+ */
+export async function formDialog({
+  values = {}, check, submit, fields, button, kind = 'primary', cancel = null, isTyped = () => false, onClosed = null, hasSecret = false,
+  ...options
+}) {
+  let dialog = null;
+  const form = createForm({
+    values,
+    check,
+    update: () => dialog?.update(),
+    async submit(typed) {
+      const result = await submit(typed);
+      if (result !== undefined) {
+        dialog.close(result);
+      }
+    },
+  });
+  dialog = openDialog({
+    ...options,
+    isTyped: () => isTyped(form.values),
+    body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
+      ${form.failure()} ${fields(form, close)}
+      <div class="actions">
+        <button type="button" @click=${() => close()}>${cancel ?? t('ui.cancel')}</button>
+        ${form.submitButton(button, kind)}
+      </div>
+    </form>`,
+  });
+  dialog.closed.then(onClosed);
+  const result = await dialog.outcome;
+  // The page may have been left meanwhile: its callers must not act on another page.
+  return hasSecret || !options.signal?.aborted ? result : undefined;
+}
+
+/**
  * Ask before an action that cannot be undone. The dialog stays open with the error if the action fails.
  *
  * @param name the name that must be typed; null = a button is enough.
  * @param action async function; its end closes the dialog.
  * @returns promise of true if the action succeeded.
  */
-export async function confirmAction({ title, text, button, name = null, danger = true, action, signal }) {
-  let dialog = null;
-  const form = createForm({
+export async function confirmAction({ text, name = null, danger = true, action, ...options }) {
+  const label = t('ui.type-name', { name });
+  const isDone = await formDialog({
+    ...options,
     values: { name: '' },
-    update: () => dialog?.update(),
-    check: (values) => (name !== null && values.name !== name ? { name: t('ui.type-name', { name }) } : {}),
+    check: (values) => (name !== null && values.name !== name ? { name: label } : {}),
     async submit() {
       await action();
-      dialog.close(true);
+      return true;
     },
+    fields: (form) => html`<div class="dialog-text">${text}</div>
+      ${name === null ? nothing : textField({ form, name: 'name', label, required: true })}`,
+    kind: danger ? 'danger' : 'primary',
   });
-  dialog = openDialog({
-    title,
-    signal,
-    body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
-      ${form.failure()}
-      <div class="dialog-text">${text}</div>
-      ${name === null
-        ? ''
-        : textField({ form, name: 'name', label: t('ui.type-name', { name }), autocomplete: 'off', required: true })}
-      <div class="actions">
-        <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
-        ${form.submitButton(button, danger ? 'danger' : 'primary')}
-      </div>
-    </form>`,
-  });
-  // The page may have been left meanwhile: its callers must not act on another page.
-  return (await dialog.outcome) === true && !signal?.aborted;
+  return isDone === true;
 }

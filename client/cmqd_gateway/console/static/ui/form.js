@@ -35,6 +35,7 @@ export function createForm({ values, submit, check = () => ({}), update }) {
     errors: {},
     error: null,
     isBusy: false,
+    update,
     set(name, value) {
       form.values[name] = value;
       delete form.errors[name];
@@ -137,35 +138,67 @@ export function textField({
   });
 }
 
+/** Return true for a name of `least` to 64 characters. */
+export const isName = (text, least = 1) => text.length >= least && /^[A-Za-z0-9_-]{1,64}$/.test(text);
+
+/** The name of a new object, of `least` to 64 characters. */
+export function nameField({ form, name = 'name', least = 1, label = t('ui.name'), hint = t('ui.name-hint', { least }), ...own }) {
+  const view = textField({ form, name, label, hint, required: true, maxlength: 64, ...own });
+  form.addCheck(name, (value) => (isName(value, least) ? null : t('ui.name-fault', { least })));
+  return view;
+}
+
 /** A secret, not shown. */
 export function secretField(options) {
   return textField({ ...options, type: 'password', autocomplete: 'current-password' });
 }
 
 /** Several lines of text. */
-export function areaField({ form, name, label, hint, required = false, rows = 6, code = false }) {
+export function areaField({ form, name, label, hint, required = false, rows = 6, code = false, shown = null, onInput = null }) {
   checkRequired(form, name, required);
   return field({
     form, name, label, hint,
     input: ({ id, described, invalid }) => html`<textarea
       id=${id} name=${name} rows=${rows} spellcheck="false" class=${code ? 'code-input' : ''}
       aria-describedby=${described} aria-invalid=${invalid} ?required=${required}
-      .value=${live(form.values[name] ?? '')}
-      @input=${(event) => form.set(name, event.target.value)}
+      .value=${live(shown ?? form.values[name] ?? '')}
+      @input=${(event) => (onInput ?? ((text) => form.set(name, text)))(event.target.value)}
     ></textarea>`,
   });
 }
 
-/** Return the sentence `{text} 1 s to 12 h, default 30 s.` for a hint. */
-export function rangeHint(text, { minimum, maximum, initial }, show = count) {
+/** Return the lines of a text that are not empty, without repetitions. */
+export function linesOf(text) {
+  return [...new Set(text.split('\n').map((line) => line.trim()).filter(Boolean))];
+}
+
+/** A list of texts, one per line; `parse` makes the list of the text. */
+export function listField({ form, name, label, hint, required = false, parse = linesOf }) {
+  const typed = `${name} as typed`;
+  return areaField({
+    form, name, label, hint: `${hint} ${t('ui.per-line')}`, required, rows: 3, code: true,
+    shown: form[typed] ?? form.values[name].join('\n'),
+    onInput(text) {
+      form[typed] = text;
+      form.set(name, parse(text));
+    },
+  });
+}
+
+/** Return a hint with the range behind its sentence: `1 s to 12 h · default 30 s`. */
+function rangeHint(text, { minimum, maximum, initial }, show) {
   const range = minimum === undefined ? '' : t('ui.range', { minimum: show(minimum), maximum: show(maximum) });
   const preset = initial === undefined || initial === null ? '' : t('ui.default', { value: show(initial) });
   const limits = [range, preset].filter(Boolean).join(' · ');
   return html`${text} ${limits ? html`<span class="range">${limits}</span>` : nothing}`;
 }
 
-/** A whole number with its range. The value is a number, or null if the field is empty and not required. */
-export function numberField({ form, name, label, text = '', minimum, maximum, initial, required = true }) {
+/**
+ * A whole number with its range. The value is a number, or null if the field is empty and not required.
+ *
+ * @param unit key of the text of a number with its unit, or null.
+ */
+export function numberField({ form, name, label, hint = '', minimum, maximum, initial, required = true, unit = null }) {
   form.addCheck(name, (value) => {
     if (value === null || value === '') {
       return required ? t('ui.required') : null;
@@ -179,7 +212,7 @@ export function numberField({ form, name, label, text = '', minimum, maximum, in
   });
   return field({
     form, name, label,
-    hint: rangeHint(text, { minimum, maximum, initial }),
+    hint: rangeHint(hint, { minimum, maximum, initial }, (value) => (unit ? t(unit, { n: count(value) }) : count(value))),
     input: ({ id, described, invalid }) => html`<input
       id=${id} name=${name} inputmode="numeric" autocomplete="off" class="number-input"
       aria-describedby=${described} aria-invalid=${invalid} ?required=${required}
@@ -197,7 +230,7 @@ export function numberField({ form, name, label, text = '', minimum, maximum, in
  *
  * The value is a number of seconds, or null if the field is empty and not required; while it cannot be read, it is NaN.
  */
-export function durationField({ form, name, label, text = '', minimum, maximum, initial, required = true }) {
+export function durationField({ form, name, label, hint = '', minimum, maximum, initial, required = true }) {
   const typed = `${name} as typed`;
   form.addCheck(name, (value) => {
     if (value === null || value === undefined) {
@@ -214,7 +247,7 @@ export function durationField({ form, name, label, text = '', minimum, maximum, 
   const shown = typed in form ? form[typed] : value === null || value === undefined ? '' : durationInput(value);
   return field({
     form, name, label,
-    hint: rangeHint(text, { minimum, maximum, initial }, duration),
+    hint: rangeHint(hint, { minimum, maximum, initial }, duration),
     input: ({ id, described, invalid }) => html`<input
       id=${id} name=${name} autocomplete="off" spellcheck="false" class="number-input" placeholder=${t('ui.duration-hint')}
       aria-describedby=${described} aria-invalid=${invalid} ?required=${required}

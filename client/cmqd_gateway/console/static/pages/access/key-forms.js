@@ -6,13 +6,12 @@ import { api, segment } from '../../app/api.js';
 import { brokerUrl } from '../../app/session.js';
 import { addTexts, t } from '../../app/text.js';
 import { copyBlock, copyValue } from '../../ui/copy.js';
-import { openDialog } from '../../ui/dialog.js';
-import { areaField, createForm, textField } from '../../ui/form.js';
+import { formDialog, openDialog } from '../../ui/dialog.js';
+import { areaField, nameField } from '../../ui/form.js';
 import texts from './keys.text.js';
 
 addTexts(texts);
 
-export const ROLES = ['send', 'consume', 'read', 'manage', 'admin', 'gateway'];
 const PRESETS = {
   producer: ['send'],
   worker: ['send', 'consume'],
@@ -20,46 +19,51 @@ const PRESETS = {
   operator: ['read', 'manage'],
   everything: ['send', 'consume', 'read', 'manage', 'admin'],
 };
-const MAX_PATTERNS = 50;
 const PATTERN = /^[A-Za-z0-9_*-]{1,64}$/;
-const ACCOUNT = /^[A-Za-z0-9_-]{1,64}$/;
 
 const patternsOf = (text) => text.split(/[\s,]+/).filter(Boolean);
 
-function checkNames(text) {
+function checkNames(text, limit) {
   const patterns = patternsOf(text);
   if (patterns.length === 0) {
     return t('keys.names-required');
   }
-  if (patterns.length > MAX_PATTERNS) {
-    return t('keys.names-limit');
+  if (patterns.length > limit) {
+    return t('keys.names-limit', { limit });
   }
   const wrong = patterns.find((pattern) => !PATTERN.test(pattern));
   return wrong ? t('keys.names-form', { pattern: wrong }) : null;
 }
 
-/** Return the faults of roles and names by field. */
-function check({ roles, names }) {
-  const faults = { roles: roles.length === 0 ? t('keys.role-required') : null, names: checkNames(names) };
+/** Return a function of the values of the form: the faults of roles and names by field. */
+const checkOf = (declared) => ({ roles, names }) => {
+  const faults = {
+    roles: roles.length === 0 ? t('keys.role-required') : null,
+    names: checkNames(names, declared.names.maxItems),
+  };
   return Object.fromEntries(Object.entries(faults).filter(([, fault]) => fault));
-}
+};
+
+/** Return the roles that a key of an account can have. */
+export const rolesOf = (declared, account) => declared.roles.items.enum.filter((role) => role !== 'gateway' || account === 'admin');
 
 const sameRoles = (one, other) => one.length === other.length && one.every((role) => other.includes(role));
 
 /** Return the fields of roles and names. */
-function permissionFields(form, mayBeGateway) {
+function permissionFields(form, declared, account) {
   const { roles } = form.values;
+  const offered = rolesOf(declared, account);
   const presets = Object.entries(PRESETS).map(
     ([name, chosen]) => html`<button
       type="button" class="small" aria-pressed=${String(sameRoles(roles, chosen))} @click=${() => form.set('roles', chosen)}
     >${t(`keys.preset.${name}`)}</button>`,
   );
-  const toggle = (role, isChosen) => form.set('roles', ROLES.filter((each) => (each === role ? isChosen : roles.includes(each))));
+  const toggle = (role, isChosen) => form.set('roles', offered.filter((each) => (each === role ? isChosen : roles.includes(each))));
   const fault = form.errors.roles;
   return html`<fieldset class="choices" aria-describedby=${fault ? `${form.id}-roles-fault` : nothing}>
       <legend>${t('keys.roles')}</legend>
       <div class="presets" role="group" aria-label=${t('keys.preset')}>${presets}</div>
-      ${ROLES.filter((role) => role !== 'gateway' || mayBeGateway).map((role) => {
+      ${offered.map((role) => {
         const id = `${form.id}-role-${role}`;
         return html`<div class="field check">
           <input
@@ -72,31 +76,7 @@ function permissionFields(form, mayBeGateway) {
       })}
       ${fault ? html`<p class="fault" id=${`${form.id}-roles-fault`}>${fault}</p>` : html`<p class="hint">${t('keys.roles-text')}</p>`}
     </fieldset>
-    ${areaField({ form, name: 'names', label: t('keys.names-label'), hint: t('keys.names-hint'), rows: 2, code: true })}`;
-}
-
-/** Open a dialog with a form; `submit` returns the value that the dialog closes with. */
-async function formDialog({ title, values, check, submit, fields, button, signal, wide = false }) {
-  let dialog = null;
-  const form = createForm({
-    values,
-    check,
-    update: () => dialog?.update(),
-    submit: async (values) => dialog.close(await submit(values)),
-  });
-  dialog = openDialog({
-    title,
-    signal,
-    wide,
-    body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
-      ${form.failure()} ${fields(form)}
-      <div class="actions">
-        <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
-        ${form.submitButton(button)}
-      </div>
-    </form>`,
-  });
-  return dialog.outcome;
+    ${areaField({ form, name: 'names', label: t('keys.names-label'), hint: t('keys.names-hint', { limit: declared.names.maxItems }), rows: 2, code: true })}`;
 }
 
 /** Show the secret of a new key, the only time; resolves when the dialog is closed. */
@@ -123,16 +103,17 @@ function showSecret({ secret_key: secret, key }, signal) {
 }
 
 /** Create a key and show its secret. */
-export async function createKey({ account, of, mayBeGateway, signal }) {
+export async function createKey({ account, of, declared, signal }) {
   const made = await formDialog({
     title: t('keys.create-title', { account }),
-    values: { roles: PRESETS.worker, names: '*' },
-    check,
-    fields: (form) => permissionFields(form, mayBeGateway),
-    button: t('keys.create'),
-    submit: ({ roles, names }) => api.post('/keys', { roles, names: patternsOf(names) }, { query: of }),
     signal,
     wide: true,
+    hasSecret: true,
+    values: { roles: PRESETS.worker, names: '*' },
+    check: checkOf(declared),
+    fields: (form) => permissionFields(form, declared, account),
+    button: t('keys.create'),
+    submit: ({ roles, names }) => api.post('/keys', { roles, names: patternsOf(names) }, { query: of }),
   });
   if (made) {
     await showSecret(made, signal);
@@ -140,35 +121,34 @@ export async function createKey({ account, of, mayBeGateway, signal }) {
 }
 
 /** Change roles and names of a key; true if they were changed. */
-export async function editKey({ key, of, mayBeGateway, signal }) {
-  const isDone = await formDialog({
+export function editKey({ key, account, of, declared, signal }) {
+  return formDialog({
     title: t('keys.edit-title'),
-    values: { roles: ROLES.filter((role) => key.roles.includes(role)), names: key.names.join('\n') },
-    check,
+    signal,
+    wide: true,
+    values: { roles: rolesOf(declared, account).filter((role) => key.roles.includes(role)), names: key.names.join('\n') },
+    check: checkOf(declared),
     fields: (form) => html`<p class="dialog-text"><code>${key.secret_id}</code></p>
       <p class="dialog-text">${t('keys.edit-text')}</p>
-      ${permissionFields(form, mayBeGateway)}`,
-    button: t('keys.save'),
+      ${permissionFields(form, declared, account)}`,
+    button: t('ui.save'),
     async submit({ roles, names }) {
       await api.put(`/keys/${segment(key.secret_id)}/roles`, { roles, names: patternsOf(names) }, { query: of });
       return true;
     },
-    signal,
-    wide: true,
   });
-  return isDone === true;
 }
 
 /** Create an account and show the secret of its first key; the name of the account, or undefined. */
 export async function createAccount(signal) {
   const made = await formDialog({
     title: t('keys.create-account'),
+    signal,
+    hasSecret: true,
     values: { name: '' },
-    check: ({ name }) => (ACCOUNT.test(name) ? {} : { name: t('keys.account-name-fault') }),
-    fields: (form) => textField({ form, name: 'name', label: t('keys.account-name'), hint: t('keys.account-name-hint') }),
+    fields: (form) => nameField({ form, label: t('keys.account-name') }),
     button: t('keys.create-account'),
     submit: ({ name }) => api.post(`/accounts/${segment(name)}`, undefined),
-    signal,
   });
   if (!made) {
     return undefined;

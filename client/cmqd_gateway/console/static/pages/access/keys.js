@@ -4,6 +4,7 @@ import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../../app/api.js';
 import { count, relativeTime, time } from '../../app/format.js';
+import { limits } from '../../app/limits.js';
 import { href, navigate } from '../../app/router.js';
 import { can, isAdmin, session } from '../../app/session.js';
 import { addTexts, t } from '../../app/text.js';
@@ -14,7 +15,7 @@ import { problem } from '../../ui/notice.js';
 import { badge, card, pageHead } from '../../ui/parts.js';
 import { table } from '../../ui/table.js';
 import { toast } from '../../ui/toast.js';
-import { createAccount, createKey, editKey, ROLES } from './key-forms.js';
+import { createAccount, createKey, editKey, rolesOf } from './key-forms.js';
 import texts from './keys.text.js';
 
 addTexts(texts);
@@ -29,7 +30,7 @@ const collator = new Intl.Collator('en', { numeric: true });
 
 export function page({ query, update, signal, every }) {
   const account = isAdmin() ? (query.get('account') ?? session.key.account) : session.key.account;
-  const state = { keys: null, error: null, accounts: null, search: '' };
+  const state = { keys: null, declared: null, error: null, accounts: null, search: '' };
   /** The account in the query of requests; an account's own keys need none, and only `admin` may name one. */
   const of = account === session.key.account ? {} : { account };
 
@@ -44,6 +45,7 @@ export function page({ query, update, signal, every }) {
 
   async function load() {
     try {
+      state.declared ??= await limits('SetKeyRoles');
       const [{ keys }, accounts] = await Promise.all([
         api.get('/keys', of, { signal }),
         isAdmin() ? api.get('/accounts', {}, { signal }) : null,
@@ -73,12 +75,12 @@ export function page({ query, update, signal, every }) {
   }
 
   async function create() {
-    await createKey({ account, of, mayBeGateway: account === ADMIN, signal });
+    await createKey({ account, of, declared: state.declared, signal });
     load();
   }
 
   async function edit(key) {
-    if (await editKey({ key, of, mayBeGateway: account === ADMIN, signal })) {
+    if (await editKey({ key, account, of, declared: state.declared, signal })) {
       toast(t('keys.changed-toast', { key: key.secret_id }));
       load();
     }
@@ -220,7 +222,7 @@ export function page({ query, update, signal, every }) {
     card(
       t('keys.roles-card'),
       html`<dl class="facts">
-        ${ROLES.filter((role) => role !== 'gateway' || account === ADMIN).map(
+        ${rolesOf(state.declared, account).map(
           (role) => html`<div><dt>${badge(role, role === 'gateway' ? 'warning' : 'neutral')}</dt><dd>${t(`keys.role.${role}`)}</dd></div>`,
         )}
       </dl>`,
@@ -237,7 +239,9 @@ export function page({ query, update, signal, every }) {
     view: () => html`<div class="page keys">
       ${pageHead({
         title: title(),
-        actions: html`<button class="primary" @click=${create}>${icon('plus')}${t('keys.create')}</button>`,
+        actions: state.declared
+          ? html`<button class="primary" @click=${create}>${icon('plus')}${t('keys.create')}</button>`
+          : nothing,
       })}
       ${problem(state.error)}
       <div class="stacked">
@@ -254,7 +258,7 @@ export function page({ query, update, signal, every }) {
                     : nothing,
               },
             )}
-        ${roles()}
+        ${state.declared ? roles() : nothing}
       </div>
     </div>`,
   };

@@ -8,8 +8,8 @@ import { can } from '../../app/session.js';
 import { addTexts, hasText, t } from '../../app/text.js';
 import { BodyContent } from '../../ui/body-content.js';
 import { bodyState, bodyView } from '../../ui/body-view.js';
-import { confirmAction, openDialog } from '../../ui/dialog.js';
-import { createForm, numberField, selectField, textField } from '../../ui/form.js';
+import { confirmAction, formDialog } from '../../ui/dialog.js';
+import { numberField, selectField, textField } from '../../ui/form.js';
 import { icon } from '../../ui/icon.js';
 import { notice, problem } from '../../ui/notice.js';
 import { badge, card, emptyState, pageHead } from '../../ui/parts.js';
@@ -163,23 +163,11 @@ function createDetail({ name, update, signal, onChange }) {
   // ------------------------------------------------------------------ redrive
 
   async function start() {
-    const form = createForm({
-      values: { to: 'origin', target: '', max_per_second: null },
-      update: () => dialog?.update(),
-      async submit(values) {
-        state.redrive = await api.post(`${path}/redrive`, {
-          target: values.to === 'target' ? values.target.trim() : null,
-          max_per_second: values.max_per_second,
-        });
-        dialog.close(true);
-      },
-    });
-    const dialog = openDialog({
+    const isStarted = await formDialog({
       title: `${t('dead-letters.start')}: ${name}`,
       signal,
-      body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
-        ${form.failure()}
-        <p>${t('dead-letters.start-text', { count: count(waitingIn(state.info.counts)) })}</p>
+      values: { to: 'origin', target: '', max_per_second: null },
+      fields: (form) => html`<p>${t('dead-letters.start-text', { count: count(waitingIn(state.info.counts)) })}</p>
         ${selectField({
           form,
           name: 'to',
@@ -188,15 +176,16 @@ function createDetail({ name, update, signal, onChange }) {
         })}
         ${form.values.to === 'target' ? textField({ form, name: 'target', label: t('dead-letters.target'), required: true }) : nothing}
         ${numberField({
-          form, name: 'max_per_second', label: t('dead-letters.rate'), text: t('dead-letters.rate-text'), required: false, ...RATES,
-        })}
-        <div class="actions">
-          <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
-          ${form.submitButton(t('dead-letters.start'))}
-        </div>
-      </form>`,
+          form, name: 'max_per_second', label: t('dead-letters.rate'), hint: t('dead-letters.rate-text'), required: false, ...RATES,
+        })}`,
+      button: t('dead-letters.start'),
+      async submit({ to, target, ...asked }) {
+        const body = { ...asked, target: to === 'target' ? target.trim() : null };
+        state.redrive = await api.post(`${path}/redrive`, body);
+        return true;
+      },
     });
-    if (await dialog.closed) {
+    if (isStarted) {
       toast(t('dead-letters.began-toast'));
       update();
       onChange();

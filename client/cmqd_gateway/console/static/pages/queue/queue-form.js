@@ -1,22 +1,27 @@
 /** The dialog that creates a queue or changes its attributes, with each limit explained where it is typed. */
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
-import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../../app/api.js';
 import { durationInput } from '../../app/format.js';
 import { limits } from '../../app/limits.js';
-import { addTexts, hasText, t } from '../../app/text.js';
+import { addTexts, t } from '../../app/text.js';
+import { attributeField, changesOf, defaultsOf } from '../../ui/attributes.js';
 import { copyBlock } from '../../ui/copy.js';
-import { openDialog } from '../../ui/dialog.js';
-import { checkField, createForm, durationField, field, numberField, selectField, textField } from '../../ui/form.js';
+import { formDialog } from '../../ui/dialog.js';
+import { checkField, isName, nameField, selectField } from '../../ui/form.js';
+import { createQueueField } from '../../ui/queue-field.js';
 import texts from './queue-form.text.js';
 
 addTexts(texts);
 
-const NAME = /^[A-Za-z0-9_-]{1,64}$/;
-const SUGGESTED = 20;
 const DAY_S = 86_400;
 const [NONE, RECEIVES, AGE] = ['none', 'receives', 'age'];
+const DELIVERY = ['visibility_timeout', 'polling_wait', 'delay'];
+/** Attributes whose fields depend on a choice. All others stand among the limits. */
+const OF_CHOICES = [
+  'dead_letter_queue', 'dead_letter_max_receives', 'dead_letter_after', 'rewind', 'transactional', 'first_check', 'max_checks',
+  'auto_delete_after', 'auto_delete_only_empty',
+];
 
 /**
  * Open the dialog.
@@ -24,57 +29,39 @@ const [NONE, RECEIVES, AGE] = ['none', 'receives', 'age'];
  * @param info the queue of GET /queues/{queue}, to change it; null = create a queue.
  * @param signal the signal of the page; closes the dialog.
  * @returns promise of the name of the queue if it was created or changed, else null.
- * @throws ApiError: the limits could not be read.
+ * @throws ApiError: the declarations could not be read.
  */
 export async function openQueueDialog({ info = null, signal }) {
-  const ranges = await limits('QueueAttributes');
-  const defaults = { ...Object.fromEntries(Object.entries(ranges).map(([name, range]) => [name, range.default])), dead_letter_queue: '' };
-  const before = info?.attributes ?? defaults;
-  const names = [];
-  let dialog = null;
-  const form = createForm({
-    values: firstValues(before),
-    update: () => dialog?.update(),
-    check: (values) => faults(values, info === null),
-    async submit(values) {
-      const attributes = changes(attributesOf(values), before);
-      const path = `/queues/${segment(info?.name ?? values.queue)}`;
-      if (info === null) {
-        await create(path, attributes);
-      } else if (Object.keys(attributes).length > 0) {
-        await api.patch(path, attributes);
-      }
-      dialog.close(info?.name ?? values.queue);
-    },
-  });
-
-  /** Offer names of queues for the dead-letter queue: some of up to 10,000. */
-  async function suggest(text) {
-    const page = await api.get('/queues', { search: text, limit: SUGGESTED }, { signal });
-    names.splice(0, names.length, ...page.names.filter((name) => name !== (info?.name ?? form.values.queue)));
-    dialog?.update();
-  }
-
-  dialog = openDialog({
-    title: () => (info === null ? t('queue-form.create-title') : t('queue-form.edit-title', { queue: info.name })),
+  const isNew = info === null;
+  const declared = await limits('QueueAttributes');
+  const before = info?.attributes ?? defaultsOf(declared);
+  const queueField = createQueueField(signal);
+  const outcome = formDialog({
+    title: () => (isNew ? t('queue-form.create-title') : t('queue-form.edit-title', { queue: info.name })),
     signal,
     wide: true,
-    body: ({ close }) => html`<form class="queue-form" @submit=${form.onSubmit} novalidate>
-      ${form.failure()} ${info === null ? nameField(form) : nothing}
-      ${deliveryFields(form, ranges)} ${storageFields(form, ranges)} ${deadLetterFields(form, ranges, names, suggest)}
-      ${rewindFields(form, ranges)} ${transactionFields(form, ranges, info)} ${unusedFields(form, ranges)}
+    values: firstValues(before),
+    check: faults,
+    async submit(values) {
+      const attributes = changesOf(attributesOf(values), before);
+      const name = info?.name ?? values.queue;
+      if (isNew) {
+        await create(`/queues/${segment(name)}`, attributes);
+      } else if (Object.keys(attributes).length > 0) {
+        await api.patch(`/queues/${segment(name)}`, attributes);
+      }
+      return name;
+    },
+    fields: (form) => html`${isNew ? nameField({ form, name: 'queue', placeholder: 'orders' }) : nothing}
+      ${groups(form, declared, info, queueField)}
       <details>
         <summary>${t('queue-form.command')}</summary>
-        ${copyBlock(command(form.values, before, info, ranges))}
-      </details>
-      <div class="actions">
-        <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
-        ${form.submitButton(info === null ? t('queue-form.create') : t('queue-form.save'))}
-      </div>
-    </form>`,
+        ${copyBlock(command(form.values, before, info, declared))}
+      </details>`,
+    button: isNew ? t('queue-form.create') : t('ui.save'),
   });
-  document.getElementById(`${form.id}-${info === null ? 'queue' : 'visibility_timeout'}`)?.focus();
-  return (await dialog.closed) ?? null;
+  document.querySelector('dialog input')?.focus();
+  return (await outcome) ?? null;
 }
 
 /** Create the queue; a name that is taken is a fault of the field. */
@@ -116,19 +103,9 @@ function attributesOf(values) {
   };
 }
 
-function changes(attributes, before) {
-  return Object.fromEntries(Object.entries(attributes).filter(([name, value]) => value !== before[name]));
-}
-
 /** Return the faults that concern several fields; each field checks its own range. */
-function faults(values, isNew) {
+function faults(values) {
   const found = {};
-  if (isNew && !NAME.test(values.queue)) {
-    found.queue = t('queue-form.name-fault');
-  }
-  if (values.policy !== NONE && values.dead_letter_queue.trim() === '') {
-    found.dead_letter_queue = t('ui.required');
-  }
   if (values.has_rewind && values.rewind > values.retention) {
     found.rewind = t('queue-form.rewind-fault');
   }
@@ -141,142 +118,66 @@ function faults(values, isNew) {
   return found;
 }
 
-function time(form, ranges, name, own = {}) {
-  const { minimum, maximum, default: initial } = { ...ranges[name], ...own };
-  const texts = { label: t(`queue-form.${name}`), text: t(`queue-form.${name}-text`) };
-  return durationField({ form, name, ...texts, minimum, maximum, initial });
-}
-
-function whole(form, ranges, name, own = {}) {
-  const { minimum, maximum, default: initial } = { ...ranges[name], ...own };
-  const texts = { label: t(`queue-form.${name}`), text: t(`queue-form.${name}-text`) };
-  return numberField({ form, name, ...texts, minimum, maximum, initial });
-}
-
-function nameField(form) {
-  const hint = t('queue-form.name-hint');
-  return textField({ form, name: 'queue', label: t('queue-form.name'), hint, required: true, placeholder: 'orders', maxlength: 64 });
-}
-
-function deliveryFields(form, ranges) {
-  return html`<fieldset>
-    <legend>${t('queue-form.delivery')}</legend>
-    <div class="fields">
-      ${time(form, ranges, 'visibility_timeout')} ${time(form, ranges, 'polling_wait')} ${time(form, ranges, 'delay')}
-    </div>
+/** Return the fields of all attributes in groups. */
+function groups(form, declared, info, queueField) {
+  const { policy, has_rewind: hasRewind, transactional, is_deleted_unused: isDeletedUnused } = form.values;
+  const of = (name, own) => attributeField(form, declared, name, own);
+  /** A field whose choice excludes 0, and begins with another value than the default. */
+  const ofChoice = (name) => of(name, { minimum: declared[name]['x-least'] || 1, initial: null });
+  const choice = (name, own = {}) =>
+    checkField({ form, name, label: t(`queue-form.${name}`), hint: t(`queue-form.${name}-text`), ...own });
+  const limited = Object.keys(declared).filter(
+    (name) => ![...DELIVERY, ...OF_CHOICES].includes(name) && (info === null || !declared[name]['x-fixed']),
+  );
+  const group = (name, ...fields) => html`<fieldset>
+    <legend>${t(`queue-form.${name}`)}</legend>
+    <div class="fields">${fields}</div>
   </fieldset>`;
-}
-
-function storageFields(form, ranges) {
-  return html`<fieldset>
-    <legend>${t('queue-form.storage')}</legend>
-    <div class="fields">
-      ${time(form, ranges, 'retention')} ${whole(form, ranges, 'max_message_bytes')} ${whole(form, ranges, 'max_backlog')}
-      ${whole(form, ranges, 'max_delayed')} ${otherFields(form, ranges)}
-    </div>
-  </fieldset>`;
-}
-
-function deadLetterFields(form, ranges, names, suggest) {
-  const { policy } = form.values;
-  const options = [NONE, RECEIVES, AGE].map((value) => ({ value, label: t(`queue-form.policy.${value}`) }));
-  return html`<fieldset>
-    <legend>${t('queue-form.dead-letters')}</legend>
-    <div class="fields">
-      ${selectField({ form, name: 'policy', label: t('queue-form.policy'), hint: t('queue-form.policy-text'), options })}
-      ${policy === NONE
-        ? nothing
-        : field({
-            form,
-            name: 'dead_letter_queue',
-            label: t('queue-form.dead_letter_queue'),
-            hint: t('queue-form.dead_letter_queue-text'),
-            input: ({ id, described, invalid }) => html`<input
-                id=${id} name="dead_letter_queue" list=${`${id}-names`} autocomplete="off" spellcheck="false" maxlength="64"
-                aria-describedby=${described} aria-invalid=${invalid} required .value=${live(form.values.dead_letter_queue)}
-                @focus=${(event) => suggest(event.target.value)}
-                @input=${(event) => {
-                  form.set('dead_letter_queue', event.target.value);
-                  suggest(event.target.value);
-                }}
-              />
-              <datalist id=${`${id}-names`}>${names.map((name) => html`<option value=${name}></option>`)}</datalist>`,
-          })}
-      ${policy === RECEIVES ? whole(form, ranges, 'dead_letter_max_receives', { minimum: 1, default: null }) : nothing}
-      ${policy === AGE ? time(form, ranges, 'dead_letter_after', { minimum: 300, default: null }) : nothing}
-    </div>
-  </fieldset>`;
-}
-
-function rewindFields(form, ranges) {
-  return html`<fieldset>
-    <legend>${t('queue-form.rewinds')}</legend>
-    <div class="fields">
-      ${checkField({
+  return [
+    group('delivery', DELIVERY.map((name) => of(name))),
+    group('storage', limited.map((name) => of(name))),
+    group(
+      'dead-letters',
+      selectField({
         form,
-        name: 'has_rewind',
-        label: t('queue-form.has_rewind'),
-        hint: t('queue-form.has_rewind-text'),
+        name: 'policy',
+        label: t('queue-form.policy'),
+        hint: t('queue-form.policy-text'),
+        options: [NONE, RECEIVES, AGE].map((value) => ({ value, label: t(`queue-form.policy.${value}`) })),
+      }),
+      policy === NONE ? nothing : of('dead_letter_queue', { field: queueField, except: info?.name ?? form.values.queue }),
+      policy === RECEIVES ? ofChoice('dead_letter_max_receives') : nothing,
+      policy === AGE ? ofChoice('dead_letter_after') : nothing,
+    ),
+    group(
+      'rewinds',
+      choice('has_rewind', {
         // The life of a message, as the console of CMQ proposes: a shorter window is a choice, and so is a typed one.
         onChange: (isOn) => isOn && form.values.rewind === null && form.set('rewind', form.values.retention),
-      })}
-      ${form.values.has_rewind ? time(form, ranges, 'rewind', { minimum: 1, default: null }) : nothing}
-    </div>
-  </fieldset>`;
-}
-
-/** A queue is transactional from its creation on, or never. */
-function transactionFields(form, ranges, info) {
-  if (info !== null && !info.attributes.transactional) {
-    return nothing;
-  }
-  const choice = { form, name: 'transactional', label: t('queue-form.transactional'), hint: t('queue-form.transactional-text') };
-  return html`<fieldset>
-    <legend>${t('queue-form.transactions')}</legend>
-    <div class="fields">
-      ${info === null ? checkField(choice) : nothing}
-      ${form.values.transactional ? [time(form, ranges, 'first_check'), whole(form, ranges, 'max_checks')] : nothing}
-    </div>
-  </fieldset>`;
-}
-
-function unusedFields(form, ranges) {
-  const choice = { label: t('queue-form.is_deleted_unused'), hint: t('queue-form.is_deleted_unused-text') };
-  const only = { label: t('queue-form.auto_delete_only_empty'), hint: t('queue-form.auto_delete_only_empty-text') };
-  return html`<fieldset>
-    <legend>${t('queue-form.unused')}</legend>
-    <div class="fields">
-      ${checkField({ form, name: 'is_deleted_unused', ...choice })}
-      ${form.values.is_deleted_unused
-        ? [time(form, ranges, 'auto_delete_after', { minimum: 60, default: null }), checkField({ form, name: 'auto_delete_only_empty', ...only })]
-        : nothing}
-    </div>
-  </fieldset>`;
-}
-
-/** Return the fields of attributes without a place of their own, with the label and the hint of their declaration. */
-function otherFields(form, ranges) {
-  return Object.entries(ranges)
-    .filter(([name]) => !hasText(`queue-form.${name}`))
-    .map(([name, { type, title: label, 'x-hint': text, minimum, maximum, default: initial }]) => {
-      const fields = {
-        boolean: () => checkField({ form, name, label, hint: text }),
-        number: () => durationField({ form, name, label, text, minimum, maximum, initial }),
-        integer: () => numberField({ form, name, label, text, minimum, maximum, initial }),
-      };
-      return (fields[type] ?? (() => textField({ form, name, label, hint: text })))();
-    });
+      }),
+      hasRewind ? ofChoice('rewind') : nothing,
+    ),
+    // A queue is transactional from its creation on, or never.
+    info === null || transactional
+      ? group(
+          'transactions',
+          info === null ? of('transactional') : nothing,
+          transactional ? [of('first_check'), of('max_checks')] : nothing,
+        )
+      : nothing,
+    group('unused', choice('is_deleted_unused'), isDeletedUnused ? [ofChoice('auto_delete_after'), of('auto_delete_only_empty')] : nothing),
+  ];
 }
 
 /** Return the command that does the same as the form. */
-function command(values, before, info, ranges) {
-  const name = info?.name ?? (NAME.test(values.queue) ? values.queue : 'QUEUE');
-  const options = Object.entries(changes(attributesOf(values), before)).map(([attribute, value]) => {
+function command(values, before, info, declared) {
+  const name = info?.name ?? (isName(values.queue) ? values.queue : 'QUEUE');
+  const options = Object.entries(changesOf(attributesOf(values), before)).map(([attribute, value]) => {
     const option = attribute.replaceAll('_', '-');
     if (typeof value === 'boolean') {
       return value ? `--${option}` : `--no-${option}`;
     }
-    if (ranges[attribute].type === 'number') {
+    if (declared[attribute]['x-unit'] === 'seconds') {
       return `--${option} ${Number.isFinite(value) ? durationInput(value).replace('min', 'm') : '…'}`;
     }
     return `--${option} ${value === '' ? '""' : (value ?? '…')}`;

@@ -31,14 +31,14 @@ export function messageFacts(message) {
     message.copy_of?.tags.length > 0 ? [t('queue.tags'), visible(message.copy_of.tags.join(', '))] : null,
     message.copy_of?.routing_key ? [t('queue.routing-key'), visible(message.copy_of.routing_key)] : null,
     headers.length === 0
-      ? [t('queue.headers'), html`<span class="soft">${t('queue.no-headers')}</span>`]
+      ? [t('ui.headers'), html`<span class="soft">${t('queue.no-headers')}</span>`]
       : null,
   ])}
     ${
       headers.length === 0
         ? nothing
-        : html`<section class="headers" aria-label=${t('queue.headers')}>
-          <h3>${t('queue.headers')}</h3>
+        : html`<section class="headers" aria-label=${t('ui.headers')}>
+          <h3>${t('ui.headers')}</h3>
           <dl>${headers.map(([name, value]) => html`<div><dt>${visible(name)}</dt><dd>${visible(value)}</dd></div>`)}</dl>
         </section>`
     }`;

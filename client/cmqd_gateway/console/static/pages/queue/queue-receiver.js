@@ -9,8 +9,8 @@ import { t } from '../../app/text.js';
 import { BodyContent } from '../../ui/body-content.js';
 import { bodyState, bodyView } from '../../ui/body-view.js';
 import { copyValue } from '../../ui/copy.js';
-import { openDialog } from '../../ui/dialog.js';
-import { createForm, durationField, numberField, textField } from '../../ui/form.js';
+import { formDialog } from '../../ui/dialog.js';
+import { durationField, numberField, textField } from '../../ui/form.js';
 import { icon } from '../../ui/icon.js';
 import { notice, problem } from '../../ui/notice.js';
 import { card, factList } from '../../ui/parts.js';
@@ -34,58 +34,33 @@ export function createReceiver({ path, update, signal, onChange }) {
   /** Open the dialog of a receive. @throws ApiError: the limits could not be read. */
   async function open(attributes) {
     const ranges = await limits('ReceiveMessages');
-    let dialog = null;
     let isEmpty = false;
     const ending = new AbortController();
-    const form = createForm({
+    const lengthField = (form, name, key) =>
+      durationField({ form, name, label: t(`queue.${key}`), hint: t(`queue.${key}-text`), ...rangeOf(ranges[name]) });
+    await formDialog({
+      title: t('queue.receive'),
+      signal,
+      // A receive that waits ends with its request: a message that comes later stays for the consumers.
+      onClosed: () => ending.abort(),
       values: { max_messages: 1, wait: 0, visibility_timeout: attributes.visibility_timeout },
-      update: () => dialog?.update(),
+      fields: (form) => html`${notice('info', t('queue.receive-text'))}
+        <div class="fields">
+          ${numberField({ form, name: 'max_messages', label: t('queue.max-messages'), ...rangeOf(ranges.max_messages) })}
+          ${lengthField(form, 'wait', 'wait')} ${lengthField(form, 'visibility_timeout', 'visibility')}
+        </div>
+        <p role="status">${form.isBusy ? t('queue.receiving') : isEmpty ? t('queue.received-none') : nothing}</p>`,
+      button: t('queue.receive-button'),
       async submit(values) {
         isEmpty = false;
         const { messages } = await api.post(`${path}/receive`, values, { signal: ending.signal });
         isEmpty = messages.length === 0;
         if (!isEmpty) {
           hold(messages, values.visibility_timeout);
-          dialog.close();
         }
+        return isEmpty ? undefined : true;
       },
     });
-    dialog = openDialog({
-      title: t('queue.receive'),
-      signal,
-      body: () => html`<form @submit=${form.onSubmit} novalidate>
-        ${form.failure()} ${notice('info', t('queue.receive-text'))}
-        <div class="fields">
-          ${numberField({
-            form,
-            name: 'max_messages',
-            label: t('queue.max-messages'),
-            ...rangeOf(ranges.max_messages),
-          })}
-          ${durationField({
-            form,
-            name: 'wait',
-            label: t('queue.wait'),
-            text: t('queue.wait-text'),
-            ...rangeOf(ranges.wait),
-          })}
-          ${durationField({
-            form,
-            name: 'visibility_timeout',
-            label: t('queue.visibility'),
-            text: t('queue.visibility-text'),
-            ...rangeOf(ranges.visibility_timeout),
-          })}
-        </div>
-        <p role="status">${form.isBusy ? t('queue.receiving') : isEmpty ? t('queue.received-none') : nothing}</p>
-        <div class="actions">
-          <button type="button" @click=${() => dialog.close()}>${t('ui.cancel')}</button>
-          ${form.submitButton(t('queue.receive-button'))}
-        </div>
-      </form>`,
-    });
-    // A receive that waits ends with its request: a message that comes later stays for the consumers.
-    dialog.closed.then(() => ending.abort());
   }
 
   /**
@@ -180,29 +155,11 @@ export function createReceiver({ path, update, signal, onChange }) {
   }
 
   /** Ask for values before an action. */
-  function ask({ title, button, values, fields, submit }) {
-    let dialog = null;
-    const form = createForm({
-      values,
-      update: () => dialog?.update(),
-      async submit(typed) {
-        await submit(typed);
-        dialog.close();
-        update();
-        onChange();
-      },
-    });
-    dialog = openDialog({
-      title,
-      signal,
-      body: () => html`<form @submit=${form.onSubmit} novalidate>
-        ${form.failure()} ${fields(form)}
-        <div class="actions">
-          <button type="button" @click=${() => dialog.close()}>${t('ui.cancel')}</button>
-          ${form.submitButton(button)}
-        </div>
-      </form>`,
-    });
+  async function ask({ submit, ...options }) {
+    if (await formDialog({ ...options, signal, submit: async (typed) => (await submit(typed)) ?? true })) {
+      update();
+      onChange();
+    }
   }
 
   function toggle(held) {

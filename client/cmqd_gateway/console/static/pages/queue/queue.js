@@ -2,10 +2,12 @@
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../../app/api.js';
-import { bytes, count, duration, relativeTime, time } from '../../app/format.js';
+import { count, duration, relativeTime, time } from '../../app/format.js';
+import { limits } from '../../app/limits.js';
 import { href, navigate } from '../../app/router.js';
 import { brokerUrl, can } from '../../app/session.js';
 import { addTexts, t } from '../../app/text.js';
+import { attributeFact } from '../../ui/attributes.js';
 import { copyBlock } from '../../ui/copy.js';
 import { confirmAction } from '../../ui/dialog.js';
 import { icon } from '../../ui/icon.js';
@@ -27,7 +29,7 @@ const COUNTS_MS = 2_000;
 export function page({ params, query, update, signal, every }) {
   const name = params.queue;
   const path = `/queues/${segment(name)}`;
-  const state = { info: null, error: null, isMissing: false, deadLetters: null };
+  const state = { info: null, declared: null, error: null, isMissing: false, deadLetters: null };
   const browser = createBrowser({ name, path, query, update, signal });
   let isOpening = false;
   const receiver = createReceiver({ path, update, signal, onChange: () => changed() });
@@ -35,6 +37,7 @@ export function page({ params, query, update, signal, every }) {
   /** Read attributes and counts; of the dead-letter queue too, for the picture. */
   async function load() {
     try {
+      state.declared ??= await limits('QueueAttributes');
       state.info = await api.get(path, {}, { signal });
       Object.assign(state, { error: null, isMissing: false });
       browser.follow(state.info.counts);
@@ -220,7 +223,7 @@ export function page({ params, query, update, signal, every }) {
       ${receiver.view(attributes)}
       ${can('read') ? browser.view(state.info) : nothing}
       ${deadLetterCard(attributes, sources)}
-      ${card(t('queue.attributes'), attributeList(state.info))}
+      ${card(t('queue.attributes'), attributeList(state.info, state.declared))}
       ${card(t('queue.consume'), consumeView(name))}
     </div>`;
   }
@@ -271,27 +274,16 @@ function deadLetterCard(attributes, sources) {
   );
 }
 
-function attributeList({ attributes, id, create_time: created, modify_time: modified }) {
-  const fact = (attribute, value) => [t(`queue.attribute.${attribute}`), value];
-  const unused = attributes.auto_delete_after;
-  const unusedText =
-    unused && attributes.auto_delete_only_empty
-      ? t('queue.only-empty', { time: duration(unused) })
-      : unused
-        ? duration(unused)
-        : t('queue.never');
+/** Return all attributes except the ones of the badge and of the card of dead letters. */
+function attributeList({ attributes, id, create_time: created, modify_time: modified }, declared) {
+  const isShown = (name) =>
+    attributes[name] !== undefined &&
+    !name.startsWith('dead_letter_') &&
+    name !== 'transactional' &&
+    (attributes.transactional || !['first_check', 'max_checks'].includes(name)) &&
+    (attributes.auto_delete_after > 0 || name !== 'auto_delete_only_empty');
   return factList([
-    fact('visibility_timeout', duration(attributes.visibility_timeout)),
-    fact('polling_wait', duration(attributes.polling_wait)),
-    fact('retention', duration(attributes.retention)),
-    fact('delay', duration(attributes.delay)),
-    fact('rewind', attributes.rewind > 0 ? duration(attributes.rewind) : t('queue.off')),
-    fact('max_message_bytes', bytes(attributes.max_message_bytes)),
-    fact('max_backlog', count(attributes.max_backlog)),
-    fact('max_delayed', count(attributes.max_delayed)),
-    attributes.transactional ? fact('first_check', duration(attributes.first_check)) : null,
-    attributes.transactional ? fact('max_checks', count(attributes.max_checks)) : null,
-    fact('auto_delete', unusedText),
+    ...Object.keys(declared).filter(isShown).map((name) => attributeFact(declared, name, attributes[name])),
     [t('queue.created'), created === null ? '–' : time(created)],
     [t('queue.modified'), modified === null ? '–' : time(modified)],
     [t('queue.id'), html`<code>${id}</code>`],

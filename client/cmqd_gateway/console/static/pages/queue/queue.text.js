@@ -67,7 +67,6 @@ export default {
   'queue.receives': ['Receives', '接收次数'],
   'queue.visible': ['Active', '可接收时间'],
   'queue.first-receive': ['First received', '首次接收时间'],
-  'queue.headers': ['Headers', '消息属性'],
   'queue.no-headers': ['none', '无'],
   'queue.origin': ['Origin', '来源'],
   'queue.origin-text': [
@@ -106,14 +105,6 @@ export default {
   'queue.delay-text': [
     'Empty: the delay of the queue, {delay}. At most 1 h, or as long as the setting max_delay_ms of the server allows.',
     '留空则使用队列的延时：{delay}。最长 1 小时，或以服务器配置 max_delay_ms 为准。',
-  ],
-  'queue.headers-text': ['A line for each header: name: value', '每行一个属性：名称: 值'],
-  'queue.bad-header': ['Line {line} is not name: value.', '第 {line} 行格式应为“名称: 值”。'],
-  'queue.double-header': ['Line {line} repeats the header {name}.', '第 {line} 行的属性 {name} 重复。'],
-  'queue.dedup': ['Dedup id', '去重 ID'],
-  'queue.dedup-text': [
-    'A second message with this id within 5 minutes is not stored.',
-    '5 分钟内相同去重 ID 的消息不会重复存储。',
   ],
   'queue.as-half': ['Send as half message', '作为半消息发送'],
   'queue.as-half-text': [
@@ -177,20 +168,6 @@ export default {
   'queue.deleted-queue-toast': ['Queue {queue} deleted', '队列 {queue} 已删除'],
 
   'queue.attributes': ['Attributes', '队列属性'],
-  'queue.attribute.visibility_timeout': ['Visibility timeout', '隐藏时长'],
-  'queue.attribute.polling_wait': ['Polling wait', '长轮询等待'],
-  'queue.attribute.max_message_bytes': ['Longest body', '消息最大长度'],
-  'queue.attribute.retention': ['Retention', '消息保留时长'],
-  'queue.attribute.delay': ['Delay', '延时'],
-  'queue.attribute.max_backlog': ['Most messages', '最大堆积数'],
-  'queue.attribute.max_delayed': ['Most delayed messages', '最大延时消息数'],
-  'queue.attribute.rewind': ['Rewind window', '可回溯时长'],
-  'queue.attribute.first_check': ['First check', '首次回查时间'],
-  'queue.attribute.max_checks': ['Most checks', '最大回查次数'],
-  'queue.attribute.auto_delete': ['Deleted when unused for', '闲置自动删除'],
-  'queue.never': ['never', '不自动删除'],
-  'queue.off': ['off', '未开启'],
-  'queue.only-empty': ['{time}, only if empty', '{time}（仅空队列）'],
   'queue.created': ['Created', '创建时间'],
   'queue.modified': ['Changed', '修改时间'],
   'queue.id': ['Queue ID', '队列 ID'],

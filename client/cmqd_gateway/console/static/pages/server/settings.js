@@ -5,17 +5,16 @@ import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
 import { api } from '../../app/api.js';
 import { bytes, count, duration } from '../../app/format.js';
 import { replaceQuery } from '../../app/router.js';
-import { addTexts, hasText, t } from '../../app/text.js';
+import { addTexts, hasText, t, translated } from '../../app/text.js';
 import { copyBlock } from '../../ui/copy.js';
 import { icon } from '../../ui/icon.js';
 import { problem } from '../../ui/notice.js';
 import { badge, card, factList, pageHead } from '../../ui/parts.js';
 import { table } from '../../ui/table.js';
-import meanings from './settings-meanings.text.js';
+import { CHINESE } from './settings-meanings.text.js';
 import texts from './settings.text.js';
 
 addTexts(texts);
-addTexts(meanings);
 
 export function page({ query, update, signal }) {
   const state = {
@@ -47,11 +46,7 @@ export function page({ query, update, signal }) {
 
   const isChanged = (setting) => setting.value !== setting.default;
 
-  /** Return the meaning in the reader's language; the broker's own words for a setting that this console does not know. */
-  function meaning(setting) {
-    const key = `settings.meaning.${setting.name}`;
-    return hasText(key) ? t(key) : setting.meaning;
-  }
+  const meaning = (setting) => translated(setting.meaning, CHINESE[setting.name]);
 
   function isShown(setting) {
     const words = `${setting.name} ${meaning(setting)} ${setting.meaning}`.toLowerCase();
@@ -66,7 +61,7 @@ export function page({ query, update, signal }) {
       return html`<span class="soft">${t('settings.none')}</span>`;
     }
     if (typeof value === 'boolean') {
-      return t(value ? 'settings.yes' : 'settings.no');
+      return t(value ? 'ui.yes' : 'ui.no');
     }
     if (typeof value === 'number') {
       const text = name.endsWith('_ms') ? duration(value / 1000) : name.endsWith('_bytes') ? bytes(value) : count(value);

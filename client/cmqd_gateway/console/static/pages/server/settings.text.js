@@ -20,8 +20,6 @@ export default {
   'settings.origin.flag': ['flag', '命令行'],
   'settings.origin.program': ['program', '程序'],
   'settings.none': ['not set', '未设置'],
-  'settings.yes': ['yes', '是'],
-  'settings.no': ['no', '否'],
   'settings.allowed': ['Allowed', '取值范围'],
   'settings.allowed.switch': ['true or false', 'true 或 false'],
   'settings.allowed.text': ['text', '文本'],

@@ -3,174 +3,111 @@
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../../app/api.js';
 import { count, time } from '../../app/format.js';
-import { limits } from '../../app/limits.js';
+import { limits, rangeOf } from '../../app/limits.js';
 import { t } from '../../app/text.js';
+import { attributeField, attributesIn, changesOf, defaultsOf } from '../../ui/attributes.js';
 import { copyBlock } from '../../ui/copy.js';
-import { confirmAction, openDialog } from '../../ui/dialog.js';
-import { areaField, createForm, durationField, field, selectField, textField } from '../../ui/form.js';
-import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
+import { confirmAction, formDialog, openDialog } from '../../ui/dialog.js';
+import { durationField, nameField, selectField, textField } from '../../ui/form.js';
+import { createQueueField } from '../../ui/queue-field.js';
 import { toast } from '../../ui/toast.js';
-import { linesOf, listOf } from './topic-labels.js';
+import { listOf } from './topic-labels.js';
 
-const NAME = /^[A-Za-z0-9_-]{1,64}$/;
-const SUGGESTED = 20;
-
-/** Return the field of the filters: tags in a line, or binding keys in lines. */
-function filterField(form, isRouting) {
-  return isRouting
-    ? areaField({ form, name: 'filters', label: t('topic.sub.keys'), hint: t('topic.sub.keys-hint'), rows: 3, code: true, required: true })
-    : textField({ form, name: 'filters', label: t('topic.sub.tags'), hint: t('topic.sub.tags-hint') });
+/** Return the attributes of a subscription that its topic and its endpoint have a use for. */
+function usedOf(declared, isRouting, isUrl) {
+  const unused = [isRouting ? 'filter_tags' : 'binding_keys', isUrl ? null : 'content_format', 'paused'];
+  return Object.keys(declared).filter((name) => !unused.includes(name));
 }
 
-function filtersOf(text, isRouting) {
-  return isRouting ? { binding_keys: linesOf(text) } : { filter_tags: listOf(text) };
+function attributeFields(form, declared, isRouting, isUrl) {
+  // A tag has no comma.
+  const own = { filter_tags: { parse: listOf }, binding_keys: { required: true } };
+  return usedOf(declared, isRouting, isUrl).map((name) => attributeField(form, declared, name, own[name]));
 }
 
-/** Let the refusal of a filter or of a target stand beside its field. */
+/** Return those of the values that are in use. */
+function usedValues(values, declared, isRouting, isUrl) {
+  return Object.fromEntries(usedOf(declared, isRouting, isUrl).map((name) => [name, values[name]]));
+}
+
+/** Let the refusal of a list or of a target stand beside its field. */
 function withField(error) {
-  if (/^(filter_tags|binding_keys)/.test(error.field ?? '')) {
-    error.field = 'filters';
-  } else if (['endpoint', 'queue', 'url'].includes(error.field) || error.code === 'queue_not_found') {
+  if (['queue', 'url'].includes(error.field) || error.code === 'queue_not_found') {
     error.field = 'endpoint';
+  } else {
+    error.field = /^\w+/.exec(error.field ?? '')?.[0];
   }
   return error;
-}
-
-function strategyFields(form, isUrl) {
-  return html`${selectField({
-    form,
-    name: 'strategy',
-    label: t('topic.sub.strategy'),
-    options: ['exponential_decay', 'backoff'].map((value) => ({ value, label: t(`topic.sub.strategy.${value}`) })),
-  })}
-  ${isUrl
-    ? selectField({
-        form,
-        name: 'content_format',
-        label: t('topic.sub.format'),
-        options: ['json', 'simplified'].map((value) => ({ value, label: t(`topic.sub.format.${value}`) })),
-      })
-    : nothing}`;
 }
 
 /** Ask for a new subscription and create it; returns its name, or undefined. */
 export async function createSubscription(topic, signal) {
   const isRouting = topic.attributes.filter_type === 'routing';
-  let queues = [];
-  let dialog = null;
-  let made = null;
-  const suggest = async (text) => {
-    try {
-      queues = (await api.get('/queues', { search: text, limit: SUGGESTED }, { signal })).names;
-      dialog?.update();
-    } catch {
-      // Suggestions only: the broker checks the name.
-    }
-  };
-  const form = createForm({
-    values: { name: '', target: 'queue', endpoint: '', filters: '', strategy: 'exponential_decay', content_format: 'json' },
-    update: () => dialog?.update(),
-    check: ({ name }) => (NAME.test(name) ? {} : { name: t('topic.sub.name-wrong') }),
-    async submit({ name, target, endpoint, filters, strategy, content_format: contentFormat }) {
-      const body = { [target]: endpoint.trim(), strategy, ...filtersOf(filters, isRouting) };
-      if (target === 'url') {
-        body.content_format = contentFormat;
-      }
-      try {
-        made = await api.post(`/topics/${segment(topic.name)}/subscriptions/${segment(name)}`, body);
-      } catch (error) {
-        throw withField(error);
-      }
-      dialog.close(name);
-    },
-  });
-  const endpointField = () =>
-    form.values.target === 'url'
-      ? textField({
-          form, name: 'endpoint', label: t('topic.sub.url'), hint: t('topic.sub.url-hint'), required: true,
-          placeholder: 'https://partner.example/hook',
-        })
-      : field({
-          form, name: 'endpoint', label: t('topic.sub.queue'), hint: t('topic.sub.queue-hint'),
-          input: ({ id, described, invalid }) => {
-            form.addCheck('endpoint', (value) => (value.trim() === '' ? t('ui.required') : null));
-            return html`<input
-                id=${id} name="endpoint" list=${`${id}-queues`} autocomplete="off" spellcheck="false" required
-                aria-describedby=${described} aria-invalid=${invalid} .value=${live(form.values.endpoint)}
-                @input=${(event) => {
-                  form.set('endpoint', event.target.value);
-                  suggest(event.target.value.trim());
-                }}
-              />
-              <datalist id=${`${id}-queues`}>${queues.map((name) => html`<option value=${name}></option>`)}</datalist>`;
-          },
-        });
-  dialog = openDialog({
+  const declared = attributesIn(await limits('NewSubscription'));
+  const queueField = createQueueField(signal);
+  let secret = null;
+  const name = await formDialog({
     title: () => t('topic.sub.create-title', { topic: topic.name }),
     signal,
-    body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
-      ${form.failure()}
-      ${textField({ form, name: 'name', label: t('topic.sub.name'), hint: t('topic.sub.name-hint'), required: true })}
-      ${selectField({
+    hasSecret: true,
+    values: { name: '', target: 'queue', endpoint: '', ...defaultsOf(declared) },
+    fields: (form) => [
+      nameField({ form }),
+      selectField({
         form,
         name: 'target',
         label: t('topic.sub.target'),
         options: ['queue', 'url'].map((value) => ({ value, label: t(`topic.sub.target.${value}`) })),
-      })}
-      ${endpointField()} ${filterField(form, isRouting)} ${strategyFields(form, form.values.target === 'url')}
-      <div class="actions">
-        <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
-        ${form.submitButton(t('topic.sub.create'))}
-      </div>
-    </form>`,
+      }),
+      form.values.target === 'url'
+        ? textField({
+            form, name: 'endpoint', label: t('topic.sub.url'), hint: t('topic.sub.url-hint'), required: true,
+            placeholder: 'https://partner.example/hook',
+          })
+        : queueField({ form, name: 'endpoint', label: t('topic.sub.queue'), hint: t('topic.sub.queue-hint') }),
+      attributeFields(form, declared, isRouting, form.values.target === 'url'),
+    ],
+    button: t('topic.sub.create'),
+    async submit({ name: typed, target, endpoint, ...values }) {
+      const body = { [target]: endpoint.trim(), ...usedValues(values, declared, isRouting, target === 'url') };
+      try {
+        ({ secret } = await api.post(`/topics/${segment(topic.name)}/subscriptions/${segment(typed)}`, body));
+      } catch (error) {
+        throw withField(error);
+      }
+      return typed;
+    },
   });
-  suggest('');
-  const name = await dialog.outcome;
-  if (made?.secret) {
-    await showSecret({ name, secret: made.secret, signal });
+  if (secret) {
+    await showSecret({ name, secret, signal });
   }
   return name;
 }
 
 /** Ask for changes of a subscription; returns true after a change. */
 export async function editSubscription(info, signal) {
-  const isRouting = info.binding_keys.length > 0;
-  const path = `/topics/${segment(info.topic)}/subscriptions/${segment(info.name)}`;
-  const filtersBefore = isRouting ? info.binding_keys.join('\n') : info.filter_tags.join(', ');
-  let dialog = null;
-  const form = createForm({
-    values: {
-      filters: filtersBefore,
-      strategy: info.strategy,
-      content_format: info.content_format,
-    },
-    update: () => dialog?.update(),
-    async submit({ filters, ...attributes }) {
-      // Only a changed text is read again: a tag may have a character that separates tags here.
-      const changes = filters === filtersBefore ? {} : filtersOf(filters, isRouting);
+  const [isRouting, isUrl] = [info.binding_keys.length > 0, info.protocol !== 'queue'];
+  const declared = attributesIn(await limits('SubscriptionChanges'));
+  return formDialog({
+    title: () => t('topic.sub.edit-title', { name: info.name }),
+    signal,
+    values: info,
+    fields: (form) => html`${attributeFields(form, declared, isRouting, isUrl)}
+      <p class="hint">${t('topic.sub.filters-later')}</p>`,
+    button: t('ui.save'),
+    async submit(values) {
+      const changes = changesOf(usedValues(values, declared, isRouting, isUrl), info);
       try {
-        await api.patch(path, { ...attributes, ...changes });
+        if (Object.keys(changes).length > 0) {
+          await api.patch(`/topics/${segment(info.topic)}/subscriptions/${segment(info.name)}`, changes);
+        }
       } catch (error) {
         throw withField(error);
       }
       toast(t('topic.sub.saved', { name: info.name }));
-      dialog.close(true);
+      return true;
     },
   });
-  dialog = openDialog({
-    title: () => t('topic.sub.edit-title', { name: info.name }),
-    signal,
-    body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
-      ${form.failure()} ${filterField(form, isRouting)}
-      <p class="hint">${t('topic.sub.filters-later')}</p>
-      ${strategyFields(form, info.protocol !== 'queue')}
-      <div class="actions">
-        <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
-        ${form.submitButton(t('topics.form.save'))}
-      </div>
-    </form>`,
-  });
-  return dialog.closed;
 }
 
 /** End a subscription after its name was typed; returns true after the end. */
@@ -210,32 +147,20 @@ export async function dropWaiting({ topic, name }, signal) {
 
 /** Make a new secret and show it. */
 export async function rotateSecret({ topic, name }, signal) {
-  const { minimum, maximum, default: initial } = (await limits('RotateSecret')).overlap;
-  let dialog = null;
-  const form = createForm({
-    values: { overlap: initial },
-    update: () => dialog?.update(),
-    async submit({ overlap }) {
-      dialog.close(await api.post(`/topics/${segment(topic)}/subscriptions/${segment(name)}/rotate-secret`, { overlap }));
-    },
-  });
-  dialog = openDialog({
+  const { overlap: declared } = await limits('RotateSecret');
+  const rotated = await formDialog({
     title: () => t('topic.sub.rotate-title', { name }),
     signal,
-    body: ({ close }) => html`<form @submit=${form.onSubmit} novalidate>
-      ${form.failure()}
-      <p>${t('topic.sub.rotate-text')}</p>
+    hasSecret: true,
+    values: { overlap: declared.default },
+    fields: (form) => html`<p>${t('topic.sub.rotate-text')}</p>
       ${durationField({
-        form, name: 'overlap', label: t('topic.sub.overlap'), text: t('topic.sub.overlap-hint'),
-        minimum, maximum, initial,
-      })}
-      <div class="actions">
-        <button type="button" @click=${() => close()}>${t('ui.cancel')}</button>
-        ${form.submitButton(t('topic.sub.rotate'))}
-      </div>
-    </form>`,
+        form, name: 'overlap', label: t('topic.sub.overlap'), hint: t('topic.sub.overlap-hint'), ...rangeOf(declared),
+        initial: declared.default,
+      })}`,
+    button: t('topic.sub.rotate'),
+    submit: ({ overlap }) => api.post(`/topics/${segment(topic)}/subscriptions/${segment(name)}/rotate-secret`, { overlap }),
   });
-  const rotated = await dialog.outcome;
   if (rotated) {
     await showSecret({ name, secret: rotated.secret, overlapUntil: rotated.overlap_until, signal });
   }

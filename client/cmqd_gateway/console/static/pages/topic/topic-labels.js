@@ -9,11 +9,6 @@ export function listOf(text) {
   return [...new Set(text.split(/[,，\n]/).map((part) => part.trim()).filter(Boolean))];
 }
 
-/** Return the lines of a text that are not empty: binding keys may contain commas. */
-export function linesOf(text) {
-  return [...new Set(text.split('\n').map((line) => line.trim()).filter(Boolean))];
-}
-
 /** Return short texts side by side; `none` stands for an empty list. */
 export function chips(values, none) {
   return values.length === 0

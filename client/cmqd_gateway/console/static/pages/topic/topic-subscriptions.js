@@ -4,9 +4,11 @@ import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../../app/api.js';
 import { count, relativeTime, time, visible } from '../../app/format.js';
+import { limits } from '../../app/limits.js';
 import { href, replaceQuery } from '../../app/router.js';
 import { can } from '../../app/session.js';
 import { t } from '../../app/text.js';
+import { attributeFact, attributesIn } from '../../ui/attributes.js';
 import { BodyContent } from '../../ui/body-content.js';
 import { bodyState, bodyView } from '../../ui/body-view.js';
 import { confirmAction } from '../../ui/dialog.js';
@@ -23,6 +25,12 @@ const PAGE = 25;
 const MESSAGES = 10;
 const TYPING_MS = 250;
 
+/** Return true for an attribute of the details: filters and state have columns, and only a URL has a format. */
+function isInDetails(name, info) {
+  const others = ['filter_tags', 'binding_keys', 'paused', info.protocol === 'queue' ? 'content_format' : null];
+  return !others.includes(name) && info[name] !== undefined;
+}
+
 /**
  * Make the list of subscriptions of a topic.
  *
@@ -36,6 +44,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
     offset: Number(query.get('offset')) || 0,
     total: 0,
     rows: null,
+    declared: null,
     error: null,
     /** Details by name: filters, state and errors, which the list does not have. */
     infos: new Map(),
@@ -55,6 +64,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
   async function load() {
     const number = (latest += 1);
     try {
+      state.declared ??= attributesIn(await limits('SubscriptionChanges'));
       const listing = { search: state.search, offset: state.offset, limit: PAGE };
       const page = await api.get(`${path}/subscriptions`, listing, { signal });
       // Filters change by hand alone; the open subscription and the ones with failures are read anew each time.
@@ -223,7 +233,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
 
   const columns = () => [
     {
-      title: t('topic.sub.name'),
+      title: t('ui.name'),
       cell: (row) => html`<button
         class="quiet small disclosure" aria-expanded=${row.name === state.open}
         title=${t(row.name === state.open ? 'topic.sub.hide' : 'topic.sub.show')} @click=${() => toggle(row.name)}
@@ -249,8 +259,9 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
       ${factList([
         [t('topic.sub.last-error'), info.last_error ? html`${visible(info.last_error)} <span class="soft">${moment(info.last_error_time, '')}</span>` : html`<span class="soft">${t('topic.sub.no-error')}</span>`],
         [t('topic.sub.next-attempt'), moment(info.next_attempt_time, t('topic.sub.no-attempt'))],
-        [t('topic.sub.strategy'), t(`topic.sub.strategy.${info.strategy}`)],
-        info.protocol === 'queue' ? null : [t('topic.sub.format'), t(`topic.sub.format.${info.content_format}`)],
+        ...Object.keys(state.declared)
+          .filter((name) => isInDetails(name, info))
+          .map((name) => attributeFact(state.declared, name, info[name])),
         info.delivered === null ? null : [t('topic.sub.delivered'), count(info.delivered)],
         [t('topic.sub.dropped'), count(info.dropped)],
         [t('topic.sub.created'), time(info.create_time)],

@@ -120,7 +120,7 @@ export function createTester({ path, query, update, signal, onPublish }) {
         rows: chosen.slice(offset, offset + PAGE),
         rowKey: (match) => match.subscription,
         columns: [
-          { title: t('topic.sub.name'), cell: (match) => html`<strong class=${match.matches ? '' : 'soft'}>${match.subscription}</strong>` },
+          { title: t('ui.name'), cell: (match) => html`<strong class=${match.matches ? '' : 'soft'}>${match.subscription}</strong>` },
           {
             title: t('topic.tester.verdict'),
             cell: (match) => badge(t(`topic.tester.fate.${match.fate}`), KINDS[match.fate] ?? 'warning'),

@@ -2,10 +2,12 @@
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../../app/api.js';
-import { bytes, count, relativeTime, time } from '../../app/format.js';
+import { count, relativeTime, time } from '../../app/format.js';
+import { limits } from '../../app/limits.js';
 import { href, navigate, replaceQuery } from '../../app/router.js';
 import { can } from '../../app/session.js';
 import { addTexts, t } from '../../app/text.js';
+import { attributeFact, choiceText } from '../../ui/attributes.js';
 import { icon } from '../../ui/icon.js';
 import { problem } from '../../ui/notice.js';
 import { badge, figure, pageHead } from '../../ui/parts.js';
@@ -25,10 +27,11 @@ const VIEWS = ['subscriptions', 'tester', 'report'];
 export function page({ params, query, update, signal, every }) {
   const name = params.topic;
   const path = `/topics/${segment(name)}`;
-  const state = { topic: null, error: null, isMissing: false, view: VIEWS.includes(query.get('view')) ? query.get('view') : VIEWS[0] };
+  const state = { topic: null, declared: null, error: null, isMissing: false, view: VIEWS.includes(query.get('view')) ? query.get('view') : VIEWS[0] };
 
   async function load() {
     try {
+      state.declared ??= await limits('TopicAttributes');
       Object.assign(state, { topic: await api.get(path, {}, { signal }), error: null, isMissing: false });
     } catch (error) {
       if (signal.aborted) {
@@ -94,7 +97,10 @@ export function page({ params, query, update, signal, every }) {
       ${figure(t('topic.subscriptions'), count(number))}
       ${figure(t('topic.waiting-messages'), count(retained), t('topic.waiting-note'))}
       ${figure(t('topic.oldest'), oldest ? relativeTime(oldest) : '–', oldest ? time(oldest) : t('topic.no-oldest'))}
-      ${figure(t('topic.limit'), bytes(attributes.max_message_bytes), html`${t('topic.created')} ${time(created)}`)}
+      ${Object.keys(state.declared)
+        .filter((each) => each !== 'filter_type' && attributes[each] !== undefined)
+        .map((each) => figure(...attributeFact(state.declared, each, attributes[each])))}
+      ${figure(t('topic.created'), relativeTime(created), time(created))}
     </div>
   </section>`;
 
@@ -138,7 +144,7 @@ export function page({ params, query, update, signal, every }) {
       ${pageHead({
         title: name,
         crumbs: [{ text: t('topic.crumb'), href: href('topics') }],
-        badges: state.topic ? badge(t(`topics.filter.${state.topic.attributes.filter_type}`)) : nothing,
+        badges: state.topic ? badge(choiceText('filter_type', state.topic.attributes.filter_type)) : nothing,
         actions: state.topic ? actions() : nothing,
       })}
       ${content()}

@@ -3,13 +3,15 @@
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../../app/api.js';
-import { bytes, relativeTime, time } from '../../app/format.js';
+import { relativeTime, time } from '../../app/format.js';
+import { limits } from '../../app/limits.js';
 import { href, navigate, replaceQuery } from '../../app/router.js';
 import { can } from '../../app/session.js';
 import { addTexts, t } from '../../app/text.js';
+import { attributeFact, labelOf } from '../../ui/attributes.js';
 import { icon } from '../../ui/icon.js';
 import { problem } from '../../ui/notice.js';
-import { badge, emptyState, pageHead } from '../../ui/parts.js';
+import { emptyState, pageHead } from '../../ui/parts.js';
 import { pager, table } from '../../ui/table.js';
 import { cellCount, createTopic, deleteTopic, editTopic } from './topic-forms.js';
 import texts from './topics.text.js';
@@ -26,6 +28,7 @@ export function page({ query, update, signal, every }) {
     offset: Number(query.get('offset')) || 0,
     total: 0,
     rows: null,
+    declared: null,
     error: null,
   };
   let typing = 0;
@@ -38,6 +41,7 @@ export function page({ query, update, signal, every }) {
   async function load() {
     const number = (latest += 1);
     try {
+      state.declared ??= await limits('TopicAttributes');
       const page = await api.get('/topics', { search: state.search, offset: state.offset, limit: PAGE }, { signal });
       if (page.names.length === 0 && state.offset > 0 && number === latest) {
         // The topics of the last page were deleted.
@@ -78,8 +82,11 @@ export function page({ query, update, signal, every }) {
   }
 
   const columns = () => [
-    { title: t('topics.name'), cell: (row) => html`<a href=${href(`topics/${segment(row.name)}`)}>${row.name}</a>` },
-    { title: t('topics.filter'), cell: (row) => badge(t(`topics.filter.${row.attributes.filter_type}`)) },
+    { title: t('ui.name'), cell: (row) => html`<a href=${href(`topics/${segment(row.name)}`)}>${row.name}</a>` },
+    ...Object.keys(state.declared ?? {}).map((name) => ({
+      title: labelOf(state.declared, name),
+      cell: (row) => attributeFact(state.declared, name, row.attributes[name])[1],
+    })),
     { title: t('topics.subscriptions'), align: 'end', cell: (row) => cellCount(row.subscriptions) },
     { title: t('topics.retained'), align: 'end', cell: (row) => cellCount(row.retained) },
     {
@@ -90,7 +97,6 @@ export function page({ query, update, signal, every }) {
           ? html`<span title=${time(row.oldest_message_time)}>${relativeTime(row.oldest_message_time)}</span>`
           : html`<span class="soft">–</span>`,
     },
-    { title: t('topics.limit'), align: 'end', cell: (row) => bytes(row.attributes.max_message_bytes) },
     ...(can('manage') ? [{ title: t('topics.actions'), align: 'end', cell: actions, isActions: true }] : []),
   ];
 
