@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cmqd_bench.http.caller import HttpCaller, HttpFailed
-from cmqd_bench.http.load import CmqRequests, Counts, JsonRequests, SqsRequests, cycling, text_after
+from cmqd_bench.http.load import Counts, Requests, cmq_requests, cycling, json_requests, sqs_requests, text_after
 from cmqd_bench.http.servers import HttpServer
 from cmqd_gateway.cmq.parameters import parse_form
 from cmqd_gateway.cmq.signature import sign
@@ -17,7 +17,7 @@ SERVER = HttpServer("127.0.0.1", 5681, [])
 
 
 def test_requests_of_api_2_0_have_a_right_signature_and_each_a_nonce_of_its_own():
-    requests = CmqRequests(SERVER, "orders", "id", "secret", 20)
+    requests = cmq_requests(SERVER, "orders", "id", "secret", 20)
     delete = requests.delete(b'{"code":0,"message":"","receiptHandle":"17"}')
     assert delete is not None
 
@@ -32,7 +32,7 @@ def test_requests_of_api_2_0_have_a_right_signature_and_each_a_nonce_of_its_own(
 
 
 def test_a_refusal_of_api_2_0_ends_the_load_but_not_an_empty_queue():
-    requests = CmqRequests(SERVER, "orders", "id", "secret", 20)
+    requests = cmq_requests(SERVER, "orders", "id", "secret", 20)
 
     assert requests.delete(b'{"code":7000,"message":"(10200)no message"}') is None
     with pytest.raises(HttpFailed, match="4440"):
@@ -43,8 +43,8 @@ def test_a_refusal_of_api_2_0_ends_the_load_but_not_an_empty_queue():
 
 
 def test_an_answer_without_messages_needs_no_delete():
-    assert JsonRequests(SERVER, "orders", "id", "secret", 20).delete(b'{"messages":[]}') is None
-    assert SqsRequests(SERVER, "orders", 20).delete(b"{}") is None
+    assert json_requests(SERVER, "orders", "id", "secret", 20).delete(b'{"messages":[]}') is None
+    assert sqs_requests(SERVER, "orders", 20).delete(b"{}") is None
 
 
 @pytest.mark.parametrize("answer", [b'{"a":1,"receiptHandle":"17"}', b'{"receiptHandle": "17", "b": "c"}'])
@@ -95,8 +95,8 @@ async def test_a_cycle_sends_receives_and_deletes_in_turn_also_over_connections_
         failures: list[Exception] = []
         counts = Counts()
 
-        def make(server: HttpServer) -> JsonRequests:
-            return JsonRequests(server, "orders", "id", "secret", 20)
+        def make(server: HttpServer) -> Requests:
+            return json_requests(server, "orders", "id", "secret", 20)
 
         async with cycling([server], 1, make, counts, failures.append):
             # The tenth request shows that the answer to the ninth was read.
@@ -111,8 +111,8 @@ async def test_a_refusal_by_status_ends_the_load():
     async with server_of([answer(b"gone", status=b"404 Not Found")]) as (server, _):
         failures: asyncio.Queue[Exception] = asyncio.Queue()
 
-        def make(server: HttpServer) -> JsonRequests:
-            return JsonRequests(server, "orders", "id", "secret", 20)
+        def make(server: HttpServer) -> Requests:
+            return json_requests(server, "orders", "id", "secret", 20)
 
         async with cycling([server], 1, make, Counts(), failures.put_nowait):
             assert "404 Not Found" in str(await failures.get())

@@ -16,14 +16,16 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from time import monotonic_ns, time
-from typing import Any, Protocol
+from typing import Any
 
 import uvloop
 
 from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.http.caller import HttpConnection, HttpFailed
 from cmqd_bench.http.servers import HttpServer
+from cmqd_bench.machine.children import child, standard_input
 
 PATH = "/v2/index.php"
 SQS_AUTHORIZATION = (
@@ -31,33 +33,8 @@ SQS_AUTHORIZATION = (
 )
 """moto reads the region from this header and checks no signature."""
 FLOOD_SECRET_ID_VARIABLE = "CMQD_BENCH_SECRET_ID"
-END_SECONDS = 60.0
 
 _nonces = itertools.count(1 << 40)
-
-
-class Requests(Protocol):
-    """The requests of an API."""
-
-    def send(self) -> bytes:
-        """Return a send."""
-        ...
-
-    def receive(self) -> bytes:
-        """Return a receive that waits."""
-        ...
-
-    def delete(self, received: bytes) -> bytes | None:
-        """Return the delete of the message in an answer; None if the answer has no message."""
-        ...
-
-    def check(self, answer: bytes) -> None:
-        """Check that an answer to a send or delete is no refusal.
-
-        Raises:
-            HttpFailed: it is one.
-        """
-        ...
 
 
 def text_after(answer: bytes, field: bytes) -> str | None:
@@ -69,119 +46,120 @@ def text_after(answer: bytes, field: bytes) -> str | None:
     return answer[start : answer.index(b'"', start)].decode()
 
 
-class CmqRequests:
-    """Signed requests of API 2.0."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """The requests of an API."""
 
-    def __init__(self, server: HttpServer, queue: str, secret_id: str, secret_key: str, body: int) -> None:
-        self._signed_head = f"POST{server.host}:{server.port}{PATH}?".encode()
-        self._head = f"POST {PATH} HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nContent-Length: "
-        self._queue = queue
-        self._secret_id = secret_id
-        self._key = secret_key.encode()
-        self._body = "x" * body
-
-    def send(self) -> bytes:
-        """Return a send."""
-        return self._post("SendMessage", f"msgBody={self._body}&queueName={self._queue}")
-
-    def receive(self) -> bytes:
-        """Return a receive that waits."""
-        return self._post("ReceiveMessage", f"pollingWaitSeconds=10&queueName={self._queue}")
+    send: Callable[[], bytes]
+    receive: Callable[[], bytes]
+    """Makes a receive that waits."""
+    delete_handle: Callable[[str], bytes]
+    """Makes a delete."""
+    handle_field: bytes
+    """The field of an answer with the receipt handle."""
+    success: bytes = b""
+    """The begin of answers that are no refusals; empty if refusals have another status than 2xx."""
+    silence: bytes = b""
+    """The begin of the answer to a receive without a message."""
 
     def delete(self, received: bytes) -> bytes | None:
-        """Return the delete of the message in an answer."""
-        handle = text_after(received, b'"receiptHandle":')
-        if handle is None:
-            # 7000: the wait is over; anything else is a refusal.
-            if not received.startswith(b'{"code":7000,'):
-                self.check(received)
-            return None
-        return self._post("DeleteMessage", f"queueName={self._queue}&receiptHandle={handle}")
+        """Return the delete of the message in an answer; None if the answer has no message.
+
+        Raises:
+            HttpFailed: the answer is a refusal.
+        """
+        handle = text_after(received, self.handle_field)
+        if handle is not None:
+            return self.delete_handle(handle)
+        if not received.startswith(self.silence):
+            self.check(received)
+        return None
 
     def check(self, answer: bytes) -> None:
-        """Check that an answer is no refusal."""
-        if not answer.startswith(b'{"code":0,'):
+        """Check that an answer to a send or delete is no refusal.
+
+        Raises:
+            HttpFailed: the answer is a refusal.
+        """
+        if not answer.startswith(self.success):
             raise HttpFailed(answer[:2_000].decode(errors="replace"))
 
-    def _post(self, action: str, rest: str) -> bytes:
+
+def cmq_requests(server: HttpServer, queue: str, secret_id: str, secret_key: str, body: int) -> Requests:
+    """Return the signed requests of API 2.0."""
+    signed_head = f"POST{server.host}:{server.port}{PATH}?".encode()
+    head = f"POST {PATH} HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nContent-Length: "
+    key, text = secret_key.encode(), "x" * body
+
+    def post(action: str, rest: str) -> bytes:
         # The parameters are in the order in which they are signed, and no value has a character to escape.
-        form = (
-            f"Action={action}&Nonce={next(_nonces)}&SecretId={self._secret_id}&Timestamp={int(time())}&{rest}"
-        ).encode()
-        digest = hmac.digest(self._key, self._signed_head + form, "sha1")
+        form = f"Action={action}&Nonce={next(_nonces)}&SecretId={secret_id}&Timestamp={int(time())}&{rest}".encode()
+        digest = hmac.digest(key, signed_head + form, "sha1")
         signature = base64.b64encode(digest).replace(b"+", b"%2B").replace(b"/", b"%2F").replace(b"=", b"%3D")
-        body = form + b"&Signature=" + signature
-        return f"{self._head}{len(body)}\r\n\r\n".encode() + body
+        content = form + b"&Signature=" + signature
+        return f"{head}{len(content)}\r\n\r\n".encode() + content
+
+    return Requests(
+        send=lambda: post("SendMessage", f"msgBody={text}&queueName={queue}"),
+        receive=lambda: post("ReceiveMessage", f"pollingWaitSeconds=10&queueName={queue}"),
+        delete_handle=lambda handle: post("DeleteMessage", f"queueName={queue}&receiptHandle={handle}"),
+        handle_field=b'"receiptHandle":',
+        success=b'{"code":0,',
+        silence=b'{"code":7000,',
+    )
 
 
-class JsonRequests:
-    """Requests of a gateway's JSON API."""
+def json_requests(server: HttpServer, queue: str, secret_id: str, secret_key: str, body: int) -> Requests:
+    """Return the requests of a gateway's JSON API."""
+    head = (
+        f" HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nAuthorization: Bearer {secret_id}:{secret_key}\r\n"
+        "Content-Type: application/json\r\nContent-Length: "
+    )
 
-    def __init__(self, server: HttpServer, queue: str, secret_id: str, secret_key: str, body: int) -> None:
-        self._start = f"POST /api/v1/queues/{queue}"
-        self._head = (
-            f" HTTP/1.1\r\nHost: {server.host}:{server.port}\r\nAuthorization: Bearer {secret_id}:{secret_key}\r\n"
-            "Content-Type: application/json\r\nContent-Length: "
-        )
-        self._send = self._post("/messages", {"body": "x" * body})
-        self._receive = self._post("/receive", {"wait": 10})
+    def post(path: str, parameters: dict[str, Any]) -> bytes:
+        content = json.dumps(parameters)
+        return f"POST /api/v1/queues/{queue}{path}{head}{len(content)}\r\n\r\n{content}".encode()
 
-    def send(self) -> bytes:
-        """Return a send."""
-        return self._send
-
-    def receive(self) -> bytes:
-        """Return a receive that waits."""
-        return self._receive
-
-    def delete(self, received: bytes) -> bytes | None:
-        """Return the delete of the message in an answer."""
-        handle = text_after(received, b'"receipt_handle":')
-        return None if handle is None else self._post("/delete", {"receipt_handle": handle})
-
-    def check(self, answer: bytes) -> None:
-        """Accept any answer: a refusal has another status than 2xx."""
-
-    def _post(self, path: str, parameters: dict[str, Any]) -> bytes:
-        body = json.dumps(parameters)
-        return f"{self._start}{path}{self._head}{len(body)}\r\n\r\n{body}".encode()
+    send, receive = post("/messages", {"body": "x" * body}), post("/receive", {"wait": 10})
+    return Requests(
+        send=lambda: send,
+        receive=lambda: receive,
+        delete_handle=lambda handle: post("/delete", {"receipt_handle": handle}),
+        handle_field=b'"receipt_handle":',
+    )
 
 
-class SqsRequests:
-    """Requests to moto's SQS server, in its JSON protocol."""
+def sqs_head(address: str, action: str) -> bytes:
+    """Return the head of a request in SQS' JSON protocol, up to the length of its body."""
+    return (
+        f"POST / HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/x-amz-json-1.0\r\n"
+        f"Authorization: {SQS_AUTHORIZATION}\r\nX-Amz-Target: AmazonSQS.{action}\r\nContent-Length: "
+    ).encode()
 
-    def __init__(self, server: HttpServer, queue: str, body: int) -> None:
-        host = f"{server.host}:{server.port}"
-        self._head = (
-            f"POST / HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/x-amz-json-1.0\r\n"
-            f"Authorization: {SQS_AUTHORIZATION}\r\nX-Amz-Target: AmazonSQS."
-        )
-        url = f"http://{host}/123456789012/{queue}"
-        self._url = {"QueueUrl": url}
-        self.create = self._post("CreateQueue", {"QueueName": queue})
-        """The creation of the queue."""
-        self._send = self._post("SendMessage", self._url | {"MessageBody": "x" * body})
-        self._receive = self._post("ReceiveMessage", self._url | {"WaitTimeSeconds": 10})
 
-    def send(self) -> bytes:
-        """Return a send."""
-        return self._send
+def sqs_post(address: str, action: str, parameters: dict[str, Any]) -> bytes:
+    """Return a request in SQS' JSON protocol."""
+    content = json.dumps(parameters).encode()
+    return sqs_head(address, action) + b"%d\r\n\r\n" % len(content) + content
 
-    def receive(self) -> bytes:
-        """Return a receive that waits."""
-        return self._receive
 
-    def delete(self, received: bytes) -> bytes | None:
-        """Return the delete of the message in an answer."""
-        handle = text_after(received, b'"ReceiptHandle":')
-        return None if handle is None else self._post("DeleteMessage", self._url | {"ReceiptHandle": handle})
+def sqs_queue(address: str, queue: str) -> dict[str, Any]:
+    """Return the parameter that names a queue of moto's server."""
+    return {"QueueUrl": f"http://{address}/123456789012/{queue}"}
 
-    def check(self, answer: bytes) -> None:
-        """Accept any answer: an error has another status than 200."""
 
-    def _post(self, action: str, parameters: dict[str, Any]) -> bytes:
-        body = json.dumps(parameters)
-        return f"{self._head}{action}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+def sqs_requests(server: HttpServer, queue: str, body: int) -> Requests:
+    """Return the requests to moto's SQS server."""
+    address = f"{server.host}:{server.port}"
+    url = sqs_queue(address, queue)
+    send = sqs_post(address, "SendMessage", url | {"MessageBody": "x" * body})
+    receive = sqs_post(address, "ReceiveMessage", url | {"WaitTimeSeconds": 10})
+    return Requests(
+        send=lambda: send,
+        receive=lambda: receive,
+        delete_handle=lambda handle: sqs_post(address, "DeleteMessage", url | {"ReceiptHandle": handle}),
+        handle_field=b'"ReceiptHandle":',
+    )
 
 
 class Counts:
@@ -274,24 +252,6 @@ class HttpCycle:
         opening.add_done_callback(opened)
 
 
-class HttpFlood:
-    """A connection that sends requests with wrong signatures."""
-
-    def __init__(self, requests: CmqRequests, counts: Counts, on_failed: Callable[[Exception], None]) -> None:
-        self._requests = requests
-        self._counts = counts
-        self._connection = HttpConnection(self._answered, on_failed)
-
-    async def start(self, server: HttpServer) -> None:
-        """Connect and begin."""
-        await asyncio.get_running_loop().create_connection(lambda: self._connection, server.host, server.port)
-        self._connection.write(self._requests.send())
-
-    def _answered(self, answer: bytes) -> None:
-        self._counts.requests += 1
-        self._connection.write(self._requests.send())
-
-
 @asynccontextmanager
 async def cycling(
     servers: Sequence[HttpServer],
@@ -321,55 +281,34 @@ async def flooding(server: HttpServer, connections: int, secret_id: str) -> Asyn
     Raises:
         RuntimeError: the flood has ended by itself.
     """
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cmqd_bench.http.load", server.host, str(server.port), str(connections)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env=os.environ | {FLOOD_SECRET_ID_VARIABLE: secret_id},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        if await asyncio.wait_for(process.stdout.readline(), END_SECONDS) != b"flooding\n":
-            raise RuntimeError("the flooding process has ended")
+    variables = {FLOOD_SECRET_ID_VARIABLE: secret_id}
+    async with child(__name__, server.host, str(server.port), str(connections), variables=variables) as program:
+        await program.read()
         yield
-        if process.returncode is not None:
-            raise RuntimeError("the flooding process has ended")
-    finally:
-        process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), END_SECONDS)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await program.ask()
 
 
 async def _flood(host: str, port: str, connections: str) -> None:
     server = HttpServer(host, int(port), [])
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    failed: asyncio.Future[None] = loop.create_future()
+    questions = await standard_input()
+    failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def fail(error: Exception) -> None:
         if not failed.done():
             failed.set_exception(error)
 
-    counts = Counts()
-    requests = CmqRequests(server, "flood", os.environ[FLOOD_SECRET_ID_VARIABLE], "wrong", 100)
-    for _ in range(int(connections)):
-        await HttpFlood(requests, counts, fail).start(server)
-    print("flooding", flush=True)
-    end = asyncio.ensure_future(reader.read())
-    await asyncio.wait([end, failed], return_when=asyncio.FIRST_COMPLETED)
-    if failed.done():
+    signed = cmq_requests(server, "flood", os.environ[FLOOD_SECRET_ID_VARIABLE], "wrong", 100)
+    # Every answer is a refusal, and the next send follows.
+    requests = replace(signed, receive=signed.send, success=b"")
+    async with cycling([server], int(connections), lambda _: requests, Counts(), fail):
+        while not failed.done():
+            print("flooding", flush=True)
+            question = asyncio.ensure_future(questions.readline())
+            await asyncio.wait([question, failed], return_when=asyncio.FIRST_COMPLETED)
+            if question.done() and not question.result():
+                return
         failed.result()
 
 
-def main() -> None:
-    """Run as a separate process."""
-    uvloop.run(_flood(*sys.argv[1:]))
-
-
 if __name__ == "__main__":
-    main()
+    uvloop.run(_flood(*sys.argv[1:]))

@@ -2,8 +2,7 @@
 
 An endpoint takes requests on persistent connections, parses only the length of a request, and answers 204; a hanging
 endpoint takes requests and never answers. This module is run as a program. The first line on standard output is the
-list of its ports. After that the program answers every line on standard input with a JSON object; end of input ends the
-program:
+list of its ports. After that the program answers every line on standard input with a JSON object:
 
 - ``read``: the requests answered by every endpoint since the last ``clear``, and the lateness at the first endpoint
 - ``clear``: reset the counts
@@ -24,6 +23,7 @@ from typing import Any, cast
 import uvloop
 
 from cmqd_bench.figures.histogram import Histogram
+from cmqd_bench.machine.children import Child, child, standard_input
 
 ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
 HEAD_END = b"\r\n\r\n"
@@ -31,7 +31,6 @@ LENGTH = b"\r\ncontent-length:"
 STAMP_MARK = b"at="
 STAMP_DIGITS = 16
 MIN_STAMPED = len(STAMP_MARK) + STAMP_DIGITS
-END_SECONDS = 60.0
 
 
 def stamped(stamp: int, size: int) -> bytes:
@@ -102,61 +101,30 @@ class EndpointConnection(asyncio.Protocol):
 class Receivers:
     """The running process, as seen by its parent."""
 
-    def __init__(self, process: asyncio.subprocess.Process, ports: Sequence[int]) -> None:
-        self._process = process
-        self.pid = process.pid
+    def __init__(self, program: Child, ports: Sequence[int]) -> None:
+        self._program = program
+        self.pid = program.pid
         self.urls = [f"http://127.0.0.1:{port}/" for port in ports]
 
     async def read(self) -> tuple[list[int], dict[str, float]]:
         """Return the answered requests by endpoint, and the lateness at the first endpoint in milliseconds."""
-        answer = await self._ask("read")
+        answer = json.loads(await self._program.ask("read"))
         return answer["answered"], answer["latency_ms"]
 
     async def clear(self) -> None:
         """Reset the counts."""
-        await self._ask("clear")
+        await self._program.ask("clear")
 
     async def hang(self, first: int) -> None:
         """Make the endpoints from number ``first`` on stop answering."""
-        await self._ask(f"hang {first}")
-
-    async def _ask(self, line: str) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line.encode() + b"\n")
-        return await read_line(self._process)
-
-
-async def read_line(process: asyncio.subprocess.Process) -> Any:
-    """Read a line of JSON.
-
-    Raises:
-        RuntimeError: the process has ended.
-    """
-    assert process.stdout is not None
-    line = await asyncio.wait_for(process.stdout.readline(), END_SECONDS)
-    if not line:
-        raise RuntimeError("the receiving process has ended")
-    return json.loads(line)
+        await self._program.ask(f"hang {first}")
 
 
 @asynccontextmanager
 async def receiving(endpoints: int) -> AsyncGenerator[Receivers]:
     """Run the process with ``endpoints`` endpoints."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cmqd_bench.http.receiver", str(endpoints)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        yield Receivers(process, await read_line(process))
-    finally:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), END_SECONDS)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+    async with child(__name__, str(endpoints)) as program:
+        yield Receivers(program, json.loads(await program.read()))
 
 
 def _answer(line: str, endpoints: Sequence[Endpoint], latency: Histogram) -> dict[str, Any]:
@@ -176,9 +144,7 @@ def _answer(line: str, endpoints: Sequence[Endpoint], latency: Histogram) -> dic
 
 
 async def _serve(count: int) -> None:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    loop, questions = asyncio.get_running_loop(), await standard_input()
     latency = Histogram()
     endpoints = [Endpoint(None if number else latency) for number in range(count)]
     async with contextlib.AsyncExitStack() as stack:
@@ -188,15 +154,9 @@ async def _serve(count: int) -> None:
             stack.callback(server.close)
             ports.append(server.sockets[0].getsockname()[1])
         print(json.dumps(ports), flush=True)
-        while line := await reader.readline():
+        while line := await questions.readline():
             print(json.dumps(_answer(line.decode(), endpoints, latency)), flush=True)
 
 
-def main() -> None:
-    """Run as a separate process."""
-    (count,) = sys.argv[1:]
-    uvloop.run(_serve(int(count)))
-
-
 if __name__ == "__main__":
-    main()
+    uvloop.run(_serve(int(sys.argv[1])))

@@ -1,12 +1,13 @@
 """The harness's side of one server run: connections, queues, heartbeats, and their end."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
-from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES
-from cmqd_bench.figures.measure import Guard, Meter
-from cmqd_bench.load.clients import Filler, Tally
+from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES, Options
+from cmqd_bench.figures.measure import Guard, Meter, Round
+from cmqd_bench.load.clients import Consumer, Filler, OpenSender, Tally
 from cmqd_bench.load.connect import open_connection
 from cmqd_bench.load.wire import (
     ERROR,
@@ -114,10 +115,34 @@ class Session:
         await self.create_queues([name])
         return name
 
+    async def request(self, *messages: WireMessage) -> bytes:
+        """Send administrative requests on a connection of their own, and return the payload of the last reply."""
+        (connection,) = await self.connect(1)
+        payloads = [await request(connection, message) for message in messages]
+        self.close(connection)
+        return payloads[-1]
+
+    async def open_loop(self, options: Options, queue: str) -> Callable[[int], None]:
+        """Return the function that sends a message to a new queue, with as many consumers as producers."""
+        template = SendTemplate(await self.create_queue(queue), batch=1, size=options.body)
+        sender = OpenSender(await self.connect(options.connections), self.tally)
+        for each in await self.connect(options.connections):
+            Consumer(each, queue, 1, self.tally, overlap=True).receive()
+        return partial(sender.send, template)
+
+    async def measured(
+        self, options: Options, messages: Callable[[Tally], int], on_start: Callable[[], object] = dict
+    ) -> Round:
+        """Let the load run, and return its figures after the warm-up."""
+        await self.guard.sleep(options.warm_up)
+        meter = self.meter()
+        meter.start()
+        on_start()
+        await self.guard.sleep(options.seconds)
+        return meter.finish(messages)
+
     async def fill(self, queue: str, messages: int, size: int, seconds: float) -> None:
         """Send ``messages`` of ``size`` bytes into ``queue`` as fast as the server accepts sends."""
-        # The largest batches; a few batches on a few connections keep loop and disk busy at once.
-        batch = min(MAX_BATCH, max(1, MAX_BATCH_BYTES // size), messages)
         frames: dict[int, SendTemplate] = {}
 
         def make_frame(request_id: int, count: int) -> bytes:
@@ -125,11 +150,19 @@ class Session:
                 frames[count] = SendTemplate(queue, batch=count, size=size)
             return frames[count].at(0, request_id)
 
-        connections = await self.connect(4)
-        filler = Filler(connections, make_frame, messages=messages, batch=batch, depth=4, tally=self.tally)
+        await self.send_all(make_frame, messages, size, seconds)
+
+    async def send_all(
+        self, make_frame: Callable[[int, int], bytes], messages: int, size: int, seconds: float, connections: int = 4
+    ) -> None:
+        """Send messages by frames, see ``Filler``, as fast as the server accepts sends."""
+        # The largest batches; a few batches on a few connections keep loop and disk busy at once.
+        batch = min(MAX_BATCH, max(1, MAX_BATCH_BYTES // size), messages)
+        sending = await self.connect(connections)
+        filler = Filler(sending, make_frame, messages=messages, batch=batch, depth=4, tally=self.tally)
         filler.start()
         await self.guard.wait(filler.done, seconds, f"sending {messages} messages")
-        self.close(*connections)
+        self.close(*sending)
 
     def meter(self, helpers: Sequence[int] = ()) -> Meter:
         """Return a meter over this session's server and tally, and over other processes of the harness."""

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cmqd_bench.http.load import SQS_AUTHORIZATION
+from cmqd_bench.http.load import sqs_head, sqs_post, sqs_queue
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
 from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, command_of, connect, free_port
@@ -116,7 +116,9 @@ class MotoPeer(ServerPeer):
         url = self._url(queue)
         send = Request(self._post("SendMessage", url | {"MessageBody": body.decode()}), is_stamped=True)
         receive = Request(self._post("ReceiveMessage", url | {"WaitTimeSeconds": WAIT_SECONDS}))
-        delete = self._head("DeleteMessage") + b"\0" + json.dumps(url | {"ReceiptHandle": ""})[:-2].encode()
+        delete = (
+            sqs_head(self._address, "DeleteMessage") + b"\0" + json.dumps(url | {"ReceiptHandle": ""})[:-2].encode()
+        )
         return Load(
             [Line(connect(self._port), send) for _ in range(producers)],
             [Line(connect(self._port), receive, delete) for _ in range(consumers)],
@@ -129,19 +131,15 @@ class MotoPeer(ServerPeer):
                 return python
         return None
 
-    def _url(self, queue: str) -> dict[str, Any]:
-        return {"QueueUrl": f"http://127.0.0.1:{self._port}/123456789012/{queue}"}
+    @property
+    def _address(self) -> str:
+        return f"127.0.0.1:{self._port}"
 
-    def _head(self, action: str) -> bytes:
-        """Return the head of a request up to the length of its body."""
-        return (
-            f"POST / HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nContent-Type: application/x-amz-json-1.0\r\n"
-            f"Authorization: {SQS_AUTHORIZATION}\r\nX-Amz-Target: AmazonSQS.{action}\r\nContent-Length: "
-        ).encode()
+    def _url(self, queue: str) -> dict[str, Any]:
+        return sqs_queue(self._address, queue)
 
     def _post(self, action: str, parameters: dict[str, Any]) -> bytes:
-        body = json.dumps(parameters).encode()
-        return self._head(action) + b"%d\r\n\r\n" % len(body) + body
+        return sqs_post(self._address, action, parameters)
 
     def _ask(self, action: str, parameters: dict[str, Any]) -> dict[str, Any]:
         """Send a request; return the fields of its answer."""

@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -19,10 +18,8 @@ import cmqd_client
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.http.servers import HttpServer, gateways
-from cmqd_bench.load.clients import Consumer, OpenSender
 from cmqd_bench.load.pacer import Pacer
 from cmqd_bench.load.session import running
-from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.processes import cpu_seconds, rss_kib
 from cmqd_client.address import parse_address
@@ -85,38 +82,29 @@ async def run(options: Options, broker: Broker) -> Round:
         async with cmqd_client.connect(broker.ready.url) as client:
             own = await client.accounts.create_key(roles=["gateway", "read"])
         authorization = f"Bearer {address.secret_id}:{address.secret_key}"
-        queue = await session.create_queue("load")
-        sender = OpenSender(await session.connect(options.connections), session.tally)
-        template = SendTemplate(queue, batch=1, size=options.body)
-        for each in await session.connect(options.connections):
-            Consumer(each, queue, 1, session.tally, overlap=True).receive()
+        send = await session.open_loop(options, "load")
         closed: list[float] = []
         opened: list[Round] = []
         memory_mib: list[float] = []
         gateway_seconds = {"closed": 0.0, "open": 0.0}
         figures = stream_bytes = 0
 
-        async def turn() -> Round:
-            await session.guard.sleep(options.warm_up)
-            meter = session.meter()
-            meter.start()
-            await session.guard.sleep(options.seconds)
-            return meter.finish(lambda tally: tally.received)
-
         async with gateways(broker, 1, f"{own.secret_id}:{own.secret_key}") as (server,):
-            with Pacer(options.rate, partial(sender.send, template)):
+            with Pacer(options.rate, send):
                 for number in range(TURNS):
                     # In turns the other way round, so that a drift of the machine counts for both sides.
                     for is_open in (False, True) if number % 2 == 0 else (True, False):
                         before = cpu_seconds(server.pids)
                         if is_open:
                             async with _open_pages(server, authorization) as pages:
-                                opened.append(await turn())
+                                opened.append(await session.measured(options, lambda tally: tally.received))
                                 memory_mib.append(round(rss_kib(server.pids) / 1024, 1))
                             figures += sum(page.figures for page in pages)
                             stream_bytes += sum(page.bytes for page in pages)
                         else:
-                            closed.append(_us_per_message(await turn()))
+                            closed.append(
+                                _us_per_message(await session.measured(options, lambda tally: tally.received))
+                            )
                         gateway_seconds["open" if is_open else "closed"] += cpu_seconds(server.pids) - before
     if not figures:
         raise TimeoutError("the overview got no figures")

@@ -35,8 +35,4 @@ async def run(options: Options, broker: Broker) -> Round:
     async with running(broker) as session:
         queue = await session.create_queue("cycle")
         await load(session, options, queue)
-        await session.guard.sleep(options.warm_up)
-        meter = session.meter()
-        meter.start()
-        await session.guard.sleep(options.seconds)
-        return meter.finish(lambda tally: tally.deleted)
+        return await session.measured(options, lambda tally: tally.deleted)

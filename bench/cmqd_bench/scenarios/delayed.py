@@ -5,10 +5,10 @@ import os
 import random
 import time
 
-from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES, Options
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
-from cmqd_bench.load.clients import DelayConsumer, Filler, Quota
-from cmqd_bench.load.session import Session, running
+from cmqd_bench.load.clients import DelayConsumer, Quota
+from cmqd_bench.load.session import running
 from cmqd_bench.load.wire import MARK, MIN_BODY, STAMP, frame
 from cmqd_bench.machine.broker import Broker
 from cmqd_protocol.messages import SendMessages
@@ -59,20 +59,6 @@ class PeakMemory:
         return self.mib
 
 
-async def _fill(session: Session, options: Options, delays: RandomDelays) -> float:
-    """Send all messages; return the duration in seconds."""
-    started = time.monotonic()
-    batch = min(MAX_BATCH, MAX_BATCH_BYTES // options.body, options.messages)
-    connections = await session.connect(2)
-    filler = Filler(
-        connections, delays.make_frame, messages=options.messages, batch=batch, depth=4, tally=session.tally
-    )
-    filler.start()
-    await session.guard.wait(filler.done, 60 + options.messages / SLOWEST_FILL, "sending the delayed messages")
-    session.close(*connections)
-    return time.monotonic() - started
-
-
 async def run(options: Options, broker: Broker) -> Round:
     """Run a round; a message is completed when its delete was answered.
 
@@ -85,7 +71,10 @@ async def run(options: Options, broker: Broker) -> Round:
         rss_before = broker.rss_mib()
         peak = PeakMemory(broker)
         window_starts = time.monotonic() + LEAD_SECONDS + options.messages / FILL_RATE
-        fill_seconds = await _fill(session, options, RandomDelays(queue, options.body, window_starts, options.spread))
+        filling_from, slowest = time.monotonic(), 60 + options.messages / SLOWEST_FILL
+        delays = RandomDelays(queue, options.body, window_starts, options.spread)
+        await session.send_all(delays.make_frame, options.messages, options.body, slowest, connections=2)
+        fill_seconds = time.monotonic() - filling_from
         filled_before = time.monotonic() < window_starts
         rss_filled = broker.rss_mib()
 

@@ -13,14 +13,14 @@ and the only rows are reservations of ids, a row for very many publishes.
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import Producer
-from cmqd_bench.load.session import Session, request, running
-from cmqd_bench.load.wire import LoadConnection, PublishTemplate, random_body
+from cmqd_bench.load.session import Session, running
+from cmqd_bench.load.wire import PublishTemplate, random_body
 from cmqd_bench.machine.broker import Broker, BrokerFailed
 from cmqd_protocol.messages import (
     CreateTopic,
@@ -54,20 +54,19 @@ class Written:
     """Bytes of the rows after the start of the load."""
 
 
-async def subscribe_queues(connection: LoadConnection, queues: Sequence[str], *, unmatched: bool) -> None:
-    """Create the topic and its subscriptions: for all messages, or for a tag that is never published."""
-    await request(connection, CreateTopic(1, TOPIC, {"filter_type": "tag"}))
-    for queue in queues:
-        attributes: SubscriptionAttributes = {"endpoint": queue}
-        if unmatched:
-            attributes["filter_tags"] = [OTHER_TAG]
-        await request(connection, Subscribe(1, TOPIC, queue, attributes))
+async def _subscribe(session: Session, options: Options, queues: Sequence[str]) -> None:
+    """Create the topic and its subscriptions: for all messages, or for a tag that is never published.
 
-
-async def _check(connection: LoadConnection, size: int, expected: int) -> None:
-    """Publish a message and check the number of copies: a wrong topic would look like a fast topic."""
-    first = PublishMessages(1, TOPIC, [random_body(size)], tags=[[PUBLISHED_TAG]])
-    reply = reply_decoder.decode(await request(connection, first))
+    A message is published to check the number of its copies: a wrong topic would look like a fast topic.
+    """
+    tags: SubscriptionAttributes = {"filter_tags": [OTHER_TAG]} if options.unmatched else {}
+    expected = 0 if options.unmatched else len(queues)
+    last = await session.request(
+        CreateTopic(1, TOPIC, {"filter_type": "tag"}),
+        *(Subscribe(1, TOPIC, queue, {"endpoint": queue, **tags}) for queue in queues),
+        PublishMessages(1, TOPIC, [random_body(options.body)], tags=[[PUBLISHED_TAG]]),
+    )
+    reply = reply_decoder.decode(last)
     assert isinstance(reply, MessagesPublished)
     if reply.matched != [expected]:
         raise RuntimeError(f"a message matched {reply.matched} subscriptions instead of {expected}")
@@ -116,20 +115,14 @@ async def _load(session: Session, options: Options) -> tuple[Round, int, int]:
     """Publish; return the round, the last row before the load, and the number of answered publishes."""
     queues = [f"fanout-{number}" for number in range(options.subscribers)]
     await session.create_queues(queues or ["unused"])
-    (connection,) = await session.connect(1)
-    await subscribe_queues(connection, queues, unmatched=options.unmatched)
-    await _check(connection, options.body, 0 if options.unmatched else len(queues))
-    session.close(connection)
+    await _subscribe(session, options, queues)
     above = last_lsn(session.broker.data)
     template = PublishTemplate(TOPIC, batch=options.batch, size=options.body, tags=[PUBLISHED_TAG])
     for each in await session.connect(options.connections):
         Producer(each, template, session.tally).send()
     await session.guard.sleep(options.warm_up)
     warm = session.tally.sent
-    meter = session.meter()
-    meter.start()
-    await session.guard.sleep(options.seconds)
-    result = meter.finish(lambda tally: tally.sent)
+    result = await session.measured(replace(options, warm_up=0.0), lambda tally: tally.sent)
     return result, above, warm + session.tally.sent
 
 

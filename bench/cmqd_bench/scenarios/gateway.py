@@ -36,13 +36,14 @@ from cmqd_bench.http.caller import HttpCaller
 from cmqd_bench.http.flood import flood_memory
 from cmqd_bench.http.load import (
     PATH,
-    CmqRequests,
     Counts,
-    JsonRequests,
     Requests,
-    SqsRequests,
+    cmq_requests,
     cycling,
     flooding,
+    json_requests,
+    sqs_post,
+    sqs_requests,
 )
 from cmqd_bench.http.servers import HttpServer, gateways, moto
 from cmqd_bench.load.session import CONNECTS_AT_ONCE, Session, running
@@ -228,13 +229,10 @@ async def run(options: Options, broker: Broker) -> Round:
         own_key = f"{own.secret_id}:{own.secret_key}"
 
         def cmq(server: HttpServer) -> Requests:
-            return CmqRequests(server, QUEUE, address.secret_id, address.secret_key, options.body)
+            return cmq_requests(server, QUEUE, address.secret_id, address.secret_key, options.body)
 
         def json(server: HttpServer) -> Requests:
-            return JsonRequests(server, QUEUE, address.secret_id, address.secret_key, options.body)
-
-        def sqs(server: HttpServer) -> Requests:
-            return SqsRequests(server, QUEUE, options.body)
+            return json_requests(server, QUEUE, address.secret_id, address.secret_key, options.body)
 
         async with contextlib.AsyncExitStack() as stack:
             servers = await stack.enter_async_context(gateways(broker, 2, own_key))
@@ -247,9 +245,10 @@ async def run(options: Options, broker: Broker) -> Round:
             if options.moto is not None:
                 server = await stack.enter_async_context(moto(options.moto, broker.folder))
                 creator = HttpCaller(server.host, server.port)
-                await creator.exchange(SqsRequests(server, QUEUE, options.body).create)
+                moto_address = f"{server.host}:{server.port}"
+                await creator.exchange(sqs_post(moto_address, "CreateQueue", {"QueueName": QUEUE}))
                 creator.close()
-                loads["moto"] = Load([server], sqs)
+                loads["moto"] = Load([server], lambda server: sqs_requests(server, QUEUE, options.body))
             costs, latency = await _http(session, options, loads)
             http_rss = rss_kib(servers[0].pids)
         extra: dict[str, Any] = {

@@ -7,7 +7,7 @@ from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import Consumer, OpenSender
 from cmqd_bench.load.pacer import Pacer
-from cmqd_bench.load.session import Session, running
+from cmqd_bench.load.session import running
 from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import ConditionsError, raise_file_limit
@@ -20,12 +20,6 @@ SENDERS = 8
 SPARE_FILES = 200
 """Descriptors beside the connections: log files, pipes, libraries."""
 SETTLE_SECONDS = 1.0
-
-
-async def _wait_all(session: Session, options: Options, queues: list[str]) -> None:
-    connections = await session.connect(options.connections)
-    for index, connection in enumerate(connections):
-        Consumer(connection, queues[index % len(queues)], 1, session.tally, overlap=True).receive()
 
 
 async def run(options: Options, broker: Broker) -> Round:
@@ -47,7 +41,8 @@ async def run(options: Options, broker: Broker) -> Round:
         sender = OpenSender(await session.connect(SENDERS), session.tally)
         await session.guard.sleep(SETTLE_SECONDS)
         rss_before = broker.rss_mib()
-        await _wait_all(session, options, queues)
+        for index, connection in enumerate(await session.connect(options.connections)):
+            Consumer(connection, queues[index % len(queues)], 1, session.tally, overlap=True).receive()
         await session.guard.sleep(SETTLE_SECONDS)
         rss_waiting = broker.rss_mib()
 
@@ -62,12 +57,8 @@ async def run(options: Options, broker: Broker) -> Round:
             sender.send(templates[choice(waiters) % len(templates)], monotonic_ns())
 
         with Pacer(options.rate, wake) as pacer:
-            await session.guard.sleep(options.warm_up)
-            meter = session.meter()
-            meter.start()
-            pacer.late.clear()
-            await session.guard.sleep(options.seconds)
-            growth = max(rss_waiting, broker.rss_mib()) - rss_before
+            result = await session.measured(options, lambda tally: tally.received, pacer.late.clear)
+            growth = max(rss_waiting, result.server_rss_mib) - rss_before
             extra = {
                 "rss_kib_per_connection": round(growth * 1024 / options.connections, 2),
                 "rss_before_mib": round(rss_before, 1),
@@ -77,4 +68,4 @@ async def run(options: Options, broker: Broker) -> Round:
                 "disk_floor_ms": floor_ms,
                 "harness_late_ms": pacer.late.milliseconds(),
             }
-            return meter.finish(lambda tally: tally.received, extra)
+            return result.with_extra(extra)

@@ -11,19 +11,16 @@ import asyncio
 import base64
 import contextlib
 import time
-from functools import partial
+from dataclasses import replace
 from statistics import median
-from typing import Any
 
 import cmqd_client
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.http.caller import HttpCaller
 from cmqd_bench.http.servers import HttpServer, gateways
-from cmqd_bench.load.clients import Consumer, OpenSender
 from cmqd_bench.load.pacer import Pacer
 from cmqd_bench.load.session import running
-from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.processes import cpu_seconds
 from cmqd_client.address import parse_address
@@ -72,27 +69,17 @@ async def run(options: Options, broker: Broker) -> Round:
         pair = f"{address.secret_id}:{address.secret_key}".encode()
         authorization = f"Basic {base64.b64encode(pair).decode()}"
 
-        queue = await session.create_queue("latency")
-        sender = OpenSender(await session.connect(options.connections), session.tally)
-        template = SendTemplate(queue, batch=1, size=options.body)
-        for each in await session.connect(options.connections):
-            Consumer(each, queue, 1, session.tally, overlap=True).receive()
+        send = await session.open_loop(options, "latency")
         taken: list[tuple[float, int]] = []
         async with gateways(broker, 1, f"{own.secret_id}:{own.secret_key}") as (server,):
-            with Pacer(options.rate, partial(sender.send, template)) as pacer:
-                await session.guard.sleep(options.warm_up)
-                meter = session.meter()
-                meter.start()
-                await session.guard.sleep(options.seconds)
-                alone = meter.finish(lambda tally: tally.received)
+            with Pacer(options.rate, send) as pacer:
+                alone = await session.measured(options, lambda tally: tally.received)
                 reading = asyncio.create_task(_read(server, options.path, authorization, taken))
                 try:
-                    meter.start()
                     gateway_before = cpu_seconds(server.pids)
-                    pacer.late.clear()
-                    await session.guard.sleep(options.seconds)
-                    extra: dict[str, Any] = {"harness_late_ms": pacer.late.milliseconds()}
-                    result = meter.finish(lambda tally: tally.received, extra)
+                    at_once = replace(options, warm_up=0.0)
+                    result = await session.measured(at_once, lambda tally: tally.received, pacer.late.clear)
+                    late_ms = pacer.late.milliseconds()
                     gateway_seconds = cpu_seconds(server.pids) - gateway_before
                 finally:
                     reading.cancel()
@@ -105,6 +92,7 @@ async def run(options: Options, broker: Broker) -> Round:
     milliseconds = sorted(seconds * 1000 for seconds, _ in taken)
     return result.with_extra(
         {
+            "harness_late_ms": late_ms,
             "metrics_p50_ms": round(median(milliseconds), 1),
             "metrics_max_ms": round(milliseconds[-1], 1),
             "metrics_readings": len(taken),

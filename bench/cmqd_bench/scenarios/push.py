@@ -19,7 +19,7 @@ from cmqd_bench.figures.measure import Round
 from cmqd_bench.http.receiver import MIN_STAMPED, Receivers, receiving, stamped
 from cmqd_bench.load.clients import OpenSender
 from cmqd_bench.load.pacer import Pacer
-from cmqd_bench.load.session import Session, request, running
+from cmqd_bench.load.session import Session, running
 from cmqd_bench.load.wire import frame
 from cmqd_bench.machine.broker import Broker
 from cmqd_protocol.messages import CreateTopic, PublishMessages, Subscribe
@@ -36,14 +36,6 @@ class StampedPublish:
     def at(self, stamp: int, request_id: int = 1) -> bytes:
         """Return the frame of a publish with this time."""
         return frame(PublishMessages(request_id, TOPIC, [stamped(stamp, self._size)]))
-
-
-async def _subscribe(session: Session, receivers: Receivers) -> None:
-    (connection,) = await session.connect(1)
-    await request(connection, CreateTopic(1, TOPIC, {"filter_type": "tag"}))
-    for number, url in enumerate(receivers.urls):
-        await request(connection, Subscribe(1, TOPIC, f"endpoint-{number}", {"endpoint": url}))
-    session.close(connection)
 
 
 async def _phase(session: Session, receivers: Receivers, options: Options) -> tuple[Round, list[int]]:
@@ -64,7 +56,11 @@ async def run(options: Options, broker: Broker) -> Round:
     """Run a round; a message is completed when a push was answered in the first phase."""
     broker.flags.append("--push-allow-loopback")
     async with receiving(options.endpoints) as receivers, running(broker) as session:
-        await _subscribe(session, receivers)
+        endpoints = enumerate(receivers.urls)
+        await session.request(
+            CreateTopic(1, TOPIC, {"filter_type": "tag"}),
+            *(Subscribe(1, TOPIC, f"endpoint-{number}", {"endpoint": url}) for number, url in endpoints),
+        )
         publish = StampedPublish(options.body)
         sender = OpenSender(await session.connect(options.connections), session.tally)
         with Pacer(options.rate / options.endpoints, lambda intended: sender.send(publish, intended)):

@@ -40,12 +40,10 @@ async def _rewind(session: Session, queue: str) -> tuple[Rewound, float, float]:
 async def run(options: Options, broker: Broker) -> Round:
     """Run a round: fill, drain (fresh), rewind, drain again; the figures at the top belong to the second drain."""
     async with running(broker) as session:
-        (connection,) = await session.connect(1)
         queue = "rewind"
         # The receive that waits for the rewind gets a message, which must not be delivered again meanwhile.
         attributes: Attributes = {"rewind_ms": WINDOW_MS, "visibility_timeout_ms": WINDOW_MS}
-        await request(connection, CreateQueue(1, queue, attributes))
-        session.close(connection)
+        await session.request(CreateQueue(1, queue, attributes))
         await session.fill(queue, options.messages, options.body, 60 + options.messages / SLOWEST_FILL)
         await session.guard.sleep(SETTLE_SECONDS)
         fresh = await drain(session, options, queue, options.messages)
