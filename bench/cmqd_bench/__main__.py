@@ -7,31 +7,13 @@ from importlib import import_module
 from cmqd_bench.commands.arguments import WrongArguments, plan_from
 from cmqd_bench.commands.command_line import build_parser, options_from
 from cmqd_bench.commands.plans import COMMANDS
-from cmqd_bench.compare.tree import RevisionUnknown, WrongProduct
-from cmqd_bench.compare.turns import CompareFailed
-from cmqd_bench.figures.results import ResultsUnreadable
-from cmqd_bench.load.wire import RequestFailed
-from cmqd_bench.machine.broker import BrokerFailed
-from cmqd_bench.machine.conditions import ConditionsError
+from cmqd_bench.failures import BenchFailed
 from cmqd_bench.machine.termination import treat_sigterm_like_ctrl_c
-from cmqd_bench.peers.errors import MeasurementFailed
 from cmqd_bench.runner import print_report
 
 RUN_FAILED = 1
 SLOWER = 3
 INTERRUPTED = 130
-FAILURES = (
-    BrokerFailed,
-    CompareFailed,
-    ConditionsError,
-    MeasurementFailed,
-    RequestFailed,
-    ResultsUnreadable,
-    RevisionUnknown,
-    TimeoutError,
-    WrongProduct,
-    OSError,
-)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -54,7 +36,7 @@ def main() -> int:
         return _run(arguments)
     except WrongArguments as error:
         parser.error(str(error))
-    except FAILURES as error:
+    except (BenchFailed, OSError) as error:
         print(f"cmqd_bench: {str(error) or type(error).__name__}", file=sys.stderr)
         return RUN_FAILED
     except KeyboardInterrupt:

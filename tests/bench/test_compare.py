@@ -16,7 +16,7 @@ from cmqd_bench.compare.scenarios import SCENARIOS, Measure, Scenario, ScenarioT
 from cmqd_bench.compare.tree import ROOT, RevisionUnknown, WrongProduct, check_product, checked_out
 from cmqd_bench.compare.turns import MIN_TURNS, CompareFailed, Turns
 from cmqd_bench.compare.verdict import Verdict, compare
-from cmqd_bench.machine.broker import BrokerFailed
+from cmqd_bench.machine.servers import ServerFailed
 
 
 def turns(*ratios: float) -> list[tuple[float, float]]:
@@ -188,7 +188,7 @@ def figures_of(values: Mapping[str, Sequence[float]], **extra: float) -> Measure
 
     def measure(_: Options, tree: Path, __: int) -> Mapping[str, float]:
         if not left[tree.name]:
-            raise BrokerFailed("the server ended")
+            raise ServerFailed("the server ended")
         return {"cost": left[tree.name].pop(0), "other_cores": 0.0, **extra}
 
     return measure

@@ -17,6 +17,7 @@ import pytest
 from cmqd_bench.commands.plans import Peers
 from cmqd_bench.figures.results import Gap, Row, read
 from cmqd_bench.load.wire import tag_of
+from cmqd_bench.machine.servers import Server
 from cmqd_bench.peers import compiler as compiling
 from cmqd_bench.peers import postgres_peer as postgres
 from cmqd_bench.peers import rabbitmq_peer as amqp
@@ -35,7 +36,7 @@ from cmqd_bench.peers.harness import (
 )
 from cmqd_bench.peers.job import MIN_BODY, Job, Line, Outcome, Request, Stop, body_of, parse_report, run
 from cmqd_bench.peers.log_watch import LogActivity, LogWatch
-from cmqd_bench.peers.peer import Peer, Server, pids_of, resume
+from cmqd_bench.peers.peer import Peer, pids_of, resume
 from cmqd_bench.peers.redis_peer import RedisPeer, command
 from cmqd_bench.peers.running import started
 from cmqd_bench.peers.table import to_text
@@ -409,7 +410,7 @@ def test_an_interruption_of_the_wait_for_a_server_kills_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = "trap '' TERM; echo ready; while :; do sleep 1; done"
-    server = Server(["sh", "-c", command], tmp_path)
+    server = Server(["sh", "-c", command], tmp_path / "log")
     server.wait_until(lambda: server.log_tail() == "ready", "sh")
 
     def interrupted(_seconds: float) -> int:

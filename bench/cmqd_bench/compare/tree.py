@@ -9,13 +9,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cmqd_bench.failures import BenchFailed
+
 ROOT = Path(__file__).resolve().parents[3]
 SOURCES = (".", "bench", "client", "protocol")
 """Folders of a checkout that hold packages, as in ``dev-mode-dirs`` of pyproject.toml."""
 GIT_SECONDS = 60
 
 
-class RevisionUnknown(Exception):
+class RevisionUnknown(BenchFailed):
     """The revision cannot be checked out; the text is git's."""
 
 
@@ -47,7 +49,7 @@ def checked_out(revision: str) -> Generator[tuple[Path, str]]:
         _git("worktree", "prune")
 
 
-class WrongProduct(Exception):
+class WrongProduct(BenchFailed):
     """A tree's environment imports another installation."""
 
 

@@ -11,6 +11,7 @@ from typing import Self
 
 from cmqd_bench.compare.tree import environment
 from cmqd_bench.compare.verdict import TOLERANCE, Comparison, Verdict, compare
+from cmqd_bench.failures import BenchFailed
 
 CHILD = Path(__file__).with_name("child.py")
 ROUNDS = 3
@@ -20,7 +21,7 @@ MIN_TURNS = 5
 END_SECONDS = 10
 
 
-class CompareFailed(Exception):
+class CompareFailed(BenchFailed):
     """A tree could not be measured; the text has the end of its standard error."""
 
 

@@ -12,8 +12,7 @@ from rich.console import Console
 from cmqd_bench.commands.arguments import whole
 from cmqd_bench.demo import kill
 from cmqd_bench.demo.input import SourceError, json_lines, repository_source
-from cmqd_bench.machine.broker import BrokerFailed
-from cmqd_bench.machine.conditions import ConditionsError
+from cmqd_bench.failures import BenchFailed
 from cmqd_bench.machine.termination import treat_sigterm_like_ctrl_c
 from cmqd_client import CmqError
 from pyspark_cmqd.errors import CmqdSourceError
@@ -21,7 +20,7 @@ from pyspark_cmqd.errors import CmqdSourceError
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
 MESSAGES = 20_000
 MOST_MESSAGES = 10_000_000
-FAILURES = (BrokerFailed, ConditionsError, CmqError, CmqdSourceError, kill.DemoFailed, TimeoutError)
+FAILURES = (BenchFailed, CmqError, CmqdSourceError, TimeoutError)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -30,8 +30,9 @@ import uvloop
 from rich.console import Console
 
 from cmqd_bench.demo.kill import Hook
-from cmqd_bench.machine.broker import Broker, BrokerFailed, broker_folder
+from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.machine.conditions import scratch_root
+from cmqd_bench.machine.servers import ServerFailed
 from cmqd_client import Client, CmqError, HalfMessage, TransactionCheck, TransactionStatus, connect
 from cmqd_client.address import parse_address
 from cmqd_gateway.console.signed_texts import SIGN_IN_SECONDS, sign_in_token
@@ -177,7 +178,7 @@ def run_demo(console: Console, scratch: Path | None, *, open_browser: bool = Tru
     """Run the shop until Ctrl-C.
 
     Raises:
-        BrokerFailed: the broker did not start, or ended.
+        ServerFailed: the broker did not start, or ended.
         KeyboardInterrupt: the end.
     """
     root = scratch_root(scratch)
@@ -187,7 +188,7 @@ def run_demo(console: Console, scratch: Path | None, *, open_browser: bool = Tru
 
 async def _run(broker: Broker, console: Console, *, open_browser: bool) -> None:
     if importlib.util.find_spec("aiohttp") is None:
-        raise BrokerFailed("the console needs the HTTP gateway; run: pip install 'cmqd[gateway,http]'")
+        raise ServerFailed("the console needs the HTTP gateway; run: pip install 'cmqd[gateway,http]'")
     port = _free_port(HTTP_PORT)
     broker.flags += ["--push-allow-loopback", "--http", f"127.0.0.1:{port}"]
     ready = await broker.start()
@@ -245,7 +246,7 @@ def _free_port(wanted: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise BrokerFailed("no port is free")
+    raise ServerFailed("no port is free")
 
 
 def _name(server: asyncio.Server) -> tuple[str, int]:

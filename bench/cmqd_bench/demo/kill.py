@@ -33,6 +33,7 @@ from cmqd_bench.demo.traffic import (
     original_id,
     queue_of,
 )
+from cmqd_bench.failures import BenchFailed
 from cmqd_bench.http.receiver import ANSWER, split_requests
 from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.machine.conditions import scratch_root
@@ -58,7 +59,7 @@ FEWEST = 100
 """Fewest messages: a smaller load would end before the kill."""
 
 
-class DemoFailed(Exception):
+class DemoFailed(BenchFailed):
     """The demo could not finish."""
 
 

@@ -13,6 +13,8 @@ from statistics import median
 
 import msgspec
 
+from cmqd_bench.failures import BenchFailed
+
 FORMAT = 1
 """Number of the format, raised with a change that an older reader would misread. New fields with defaults are none."""
 KEPT_RATE = 0.95
@@ -25,7 +27,7 @@ DISTURBED_CORES = 0.15
 """Cores used by other programs, above which a row is marked. Kernel threads that write to the disk stay below."""
 
 
-class ResultsUnreadable(Exception):
+class ResultsUnreadable(BenchFailed):
     """The file is no file of results; the text names the file and the reason."""
 
 

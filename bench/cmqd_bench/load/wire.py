@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from cmqd_bench.failures import BenchFailed
 from cmqd_protocol.messages import (
     DeleteMessages,
     Error,
@@ -195,7 +196,7 @@ class AcknowledgeTemplate:
         return len(message).to_bytes(4, "big") + message
 
 
-class RequestFailed(Exception):
+class RequestFailed(BenchFailed):
     """The server refused a request of the load; the run is invalid."""
 
 

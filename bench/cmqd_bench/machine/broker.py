@@ -5,7 +5,6 @@ The harness signals only processes that it started: the server and, according to
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -19,16 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cmqd_bench.machine.processes import cpu_seconds, family, read_stat, rss_kib
+from cmqd_bench.machine.processes import cpu_seconds, read_stat, rss_kib
+from cmqd_bench.machine.servers import Server, ServerFailed, signal_all
 
 START_SECONDS = 300.0
 """A server that is not ready after this time has failed; recovery of a large backlog takes seconds."""
 STOP_SECONDS = 60.0
 """Draining takes at most 5 s; a slow disk may add its fsyncs."""
-
-
-class BrokerFailed(Exception):
-    """The server did not start, or ended; the text holds the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class Broker:
         self.flags: list[str] = []
         """Further flags of the server's command line."""
         self._port = port
-        self._process: subprocess.Popen[bytes] | None = None
+        self._server: Server | None = None
         self._ready: Ready | None = None
         self._members: list[int] = []
 
@@ -90,15 +86,15 @@ class Broker:
     def ready(self) -> Ready:
         """Return the ready file of the running server."""
         if self._ready is None:
-            raise BrokerFailed("the server is not running")
+            raise ServerFailed("the server is not running")
         return self._ready
 
     @property
     def pid(self) -> int:
-        """Process id of the server that was launched, ready or not. Raises BrokerFailed."""
-        if self._process is None:
-            raise BrokerFailed("the server is not running")
-        return self._process.pid
+        """Process id of the server that was launched, ready or not. Raises ServerFailed."""
+        if self._server is None:
+            raise ServerFailed("the server is not running")
+        return self._server.process.pid
 
     @property
     def pids(self) -> list[int]:
@@ -113,7 +109,7 @@ class Broker:
         broker.environment = self.environment
         return broker
 
-    def launch(self) -> None:
+    def launch(self) -> Server:
         """Start the server's process without waiting until it is ready."""
         ready_file = self.folder / "ready.json"
         ready_file.unlink(missing_ok=True)
@@ -126,47 +122,39 @@ class Broker:
         if self.durability != "fsync":
             command += ["--durability", self.durability]
         command += self.flags
-        with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=self.environment,
-                start_new_session=True,
-            )
+        self._server = Server(command, self.log_file, environment=self.environment)
+        return self._server
 
     def poll_ready(self) -> Ready | None:
         """Return the content of the ready file, or None while the server starts.
 
-        Raises BrokerFailed when the server has ended.
+        Raises ServerFailed when the server has ended.
         """
-        assert self._process is not None
+        assert self._server is not None
         try:
             text = (self.folder / "ready.json").read_text()
         except FileNotFoundError:
-            if (code := self._process.poll()) is not None:
-                raise BrokerFailed(f"the server ended with exit code {code}:\n{self._log_tail()}") from None
+            self._server.check("the server")
             return None
         self._ready = parse_ready(text)
         if self._ready is not None:
             # The next start listens on the same port, so that clients can reconnect.
             self._port = self._ready.port
-            self._members = [member.pid for member in family(self._process.pid)]
+            self._members = self._server.pids()
         return self._ready
 
     async def start(self, interval: float = 0.01) -> Ready:
         """Start the server and wait until it is ready.
 
         Raises:
-            BrokerFailed: the server ended, or is not ready in time.
+            ServerFailed: the server ended, or is not ready in time.
         """
-        self.launch()
+        server = self.launch()
         deadline = time.monotonic() + START_SECONDS
         while (ready := self.poll_ready()) is None:
             if time.monotonic() > deadline:
                 self.kill()
-                raise BrokerFailed(f"the server was not ready within {START_SECONDS:.0f} s:\n{self._log_tail()}")
+                raise ServerFailed(f"the server was not ready within {START_SECONDS:.0f} s:\n{server.log_tail()}")
             await asyncio.sleep(interval)
         return ready
 
@@ -182,59 +170,47 @@ class Broker:
         """Check that the server is running.
 
         Raises:
-            BrokerFailed: the server has ended by itself.
+            ServerFailed: the server has ended by itself.
         """
-        if self._process is not None and (code := self._process.poll()) is not None:
-            raise BrokerFailed(f"the server ended with exit code {code}:\n{self._log_tail()}")
+        if self._server is not None:
+            self._server.check("the server")
 
     def wait(self) -> int | None:
         """Wait until the server ends by itself, and return its exit code; None if it is not running."""
-        return None if self._process is None else self._process.wait()
+        return None if self._server is None else self._server.process.wait()
 
     def kill(self) -> None:
         """Send SIGKILL to all server processes, as close together as signals allow, and wait for their end."""
-        if self._process is None:
+        if self._server is None:
             return
-        victims = [self._process.pid]
-        if self._process.poll() is None:
-            victims = [member.pid for member in family(self._process.pid)]
-            # Stop all processes first: a process that saw a dead peer would shut down in order.
-            for number in (signal.SIGSTOP, signal.SIGKILL):
-                for pid in victims:
-                    try:
-                        os.kill(pid, number)
-                    except ProcessLookupError:
-                        pass
-        self._process.wait(STOP_SECONDS)
+        victims = self._server.pids()
+        # Stop all processes first: a process that saw a dead peer would shut down in order.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            signal_all(victims, number)
+        self._server.process.wait(STOP_SECONDS)
         self._await_end(victims)
-        self._process = self._ready = None
+        self._server = self._ready = None
 
     def stop(self) -> None:
         """Ask the server to end (SIGTERM); kill the server after a timeout."""
-        if self._process is None:
+        if self._server is None:
             return
-        members = [member.pid for member in family(self._process.pid)]
-        self._process.terminate()
+        members = self._server.pids()
+        self._server.process.terminate()
         try:
-            self._process.wait(STOP_SECONDS)
+            self._server.process.wait(STOP_SECONDS)
             self._await_end(members)
         except subprocess.TimeoutExpired:
             self.kill()
-        self._process = self._ready = None
+        self._server = self._ready = None
 
     def _await_end(self, pids: list[int]) -> None:
         # Only children can be waited for; poll the kernel for the end of grandchildren.
         deadline = time.monotonic() + STOP_SECONDS
         while any((stat := read_stat(pid)) is not None and stat.running for pid in pids):
             if time.monotonic() > deadline:
-                raise BrokerFailed(f"processes {pids} did not end within {STOP_SECONDS:.0f} s")
+                raise ServerFailed(f"processes {pids} did not end within {STOP_SECONDS:.0f} s")
             time.sleep(0.002)
-
-    def _log_tail(self) -> str:
-        try:
-            return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-20:])
-        except FileNotFoundError:
-            return "(no log)"
 
 
 @contextmanager

@@ -9,13 +9,15 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from cmqd_bench.failures import BenchFailed
+
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 """File systems in memory: fsync costs no time there, so a durable figure would be wrong."""
 SCRATCH = Path(__file__).resolve().parents[2] / "scratch"
 VERSIONED = ("cmqd", "msgspec", "uvloop", "aiosqlite", "pyroaring")
 
 
-class ConditionsError(Exception):
+class ConditionsError(BenchFailed):
     """The machine cannot run the requested scenario; the text names the change that is needed."""
 
 

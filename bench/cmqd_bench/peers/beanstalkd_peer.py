@@ -3,9 +3,10 @@
 import socket
 from pathlib import Path
 
+from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, command_of, connect, first_line, free_port
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, connect, first_line
 from cmqd_bench.peers.works import Work
 
 PRIORITY, DELAY, TIME_TO_RUN = 0, 0, 600
@@ -16,17 +17,15 @@ class BeanstalkdPeer(ServerPeer):
     """``beanstalkd`` with a write-ahead log."""
 
     protocol = "beanstalkd"
+    command = "beanstalkd"
     fastest = 1_500
     remark = "a reserve is not written to the log"
 
     def __init__(self) -> None:
         super().__init__("beanstalkd", "beanstalkd", "fsync at every write of the log (-f0), before the answer")
 
-    def missing(self) -> str:
-        return "" if command_of("beanstalkd") else "beanstalkd is not installed"
-
     def version(self) -> str:
-        return first_line("beanstalkd", "-v").split()[-1]
+        return first_line(self.command, "-v").split()[-1]
 
     def refusal(self, work: Work) -> str:
         return "" if work.batch == 1 else "a put or a reserve takes a single job, and each put has an fsync of its own"
@@ -35,9 +34,7 @@ class BeanstalkdPeer(ServerPeer):
         self._port = free_port()
         log = folder / "log"
         log.mkdir(parents=True)
-        program = command_of("beanstalkd")
-        assert program is not None
-        command = [program, "-l", "127.0.0.1", "-p", str(self._port), "-b", str(log), "-f0"]
+        command = [self.command, "-l", "127.0.0.1", "-p", str(self._port), "-b", str(log), "-f0"]
         self.launch(command, folder).wait_until(lambda: accepts(self._port), self.name)
 
     def create_queue(self, queue: str) -> None:
@@ -73,7 +70,6 @@ class BeanstalkdPeer(ServerPeer):
         return Load(
             [Line(self._connect(queue), send) for _ in range(producers)],
             [Line(self._connect(queue), Request(b"reserve\r\n")) for _ in range(consumers)],
-            {},
         )
 
     def _connect(self, queue: str) -> socket.socket:

@@ -1,5 +1,6 @@
 """cmqd as a peer: the installation under test, or another installation for a comparison of builds."""
 
+import asyncio
 import os
 import socket
 import time
@@ -11,13 +12,13 @@ import msgspec
 from msgspec import structs
 
 from cmqd_bench.load.wire import ERROR, decode_error, frame
-from cmqd_bench.machine.broker import START_SECONDS, Broker, BrokerFailed
+from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import commit, version_of
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line
 from cmqd_bench.peers.job import Request as Template
 from cmqd_bench.peers.log_watch import LogWatch
-from cmqd_bench.peers.peer import Load, Reader, connect
+from cmqd_bench.peers.peer import Load, Peer, Reader, connect
 from cmqd_bench.peers.works import TABLE_RATE, Work
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
@@ -64,12 +65,10 @@ def without_last_list(message: WireMessage) -> bytes:
     return payload[:-1]
 
 
-class CmqdPeer:
+class CmqdPeer(Peer):
     """``cmqd serve`` with its defaults: a send is answered after the fsync of its commit."""
 
     protocol = "cmqd"
-    fastest = 16_000
-    remark = ""
 
     def __init__(
         self,
@@ -122,13 +121,7 @@ class CmqdPeer:
         broker.python = self._python
         if self._is_rolling:
             broker.flags = ["--segment-bytes", SMALL_SEGMENT]
-        broker.launch()
-        deadline = time.monotonic() + START_SECONDS
-        while broker.poll_ready() is None:
-            if time.monotonic() > deadline:
-                broker.kill()
-                raise BrokerFailed(f"the server was not ready within {START_SECONDS:.0f} s")
-            time.sleep(0.01)
+        asyncio.run(broker.start())
 
     def stop(self) -> None:
         if self._broker is not None:

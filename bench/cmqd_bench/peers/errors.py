@@ -1,21 +1,19 @@
 """The errors of a comparison with peers. Their texts are complete sentences for the command line."""
 
-
-class MeasurementFailed(Exception):
-    """The comparison cannot go on."""
+from cmqd_bench.failures import BenchFailed
 
 
-class CompilerMissing(MeasurementFailed):
+class CompilerMissing(BenchFailed):
     """This machine has no C compiler; the text names the command to install."""
 
 
-class CompilationFailed(MeasurementFailed):
+class CompilationFailed(BenchFailed):
     """The compiler refused the source; the text is the compiler's own."""
 
 
-class LoadFailed(MeasurementFailed):
+class LoadFailed(BenchFailed):
     """The load ended with an error: of the generator, or a reply of the broker that is an error; or counts differ."""
 
 
-class PeerFailed(MeasurementFailed):
+class PeerFailed(BenchFailed):
     """A peer did not start, ended, or gave an unexpected answer; the text has the reason."""

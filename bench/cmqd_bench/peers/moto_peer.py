@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cmqd_bench.http.load import sqs_head, sqs_post, sqs_queue
+from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, command_of, connect, free_port
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, command_of, connect
 from cmqd_bench.peers.works import Work
 
 WAIT_SECONDS = 10
@@ -122,7 +123,6 @@ class MotoPeer(ServerPeer):
         return Load(
             [Line(connect(self._port), send) for _ in range(producers)],
             [Line(connect(self._port), receive, delete) for _ in range(consumers)],
-            {},
         )
 
     def _python(self) -> str | None:

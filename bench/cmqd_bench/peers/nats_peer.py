@@ -7,9 +7,10 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, command_of, connect, first_line, free_port
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, connect, first_line
 from cmqd_bench.peers.works import Work
 
 CONSUMER = "bench"
@@ -42,21 +43,22 @@ class NatsPeer(ServerPeer):
     """``nats-server`` with JetStream; ``syncs`` = every write is synced before the answer."""
 
     protocol = "nats"
+    command = "nats-server"
 
     def __init__(self, *, syncs: bool) -> None:
         super().__init__(*(ALWAYS if syncs else DEFAULTS))
         self._syncs = syncs
 
     def missing(self) -> str:
-        if command_of("nats-server") is None:
-            return "nats-server is not installed"
+        if reason := super().missing():
+            return reason
         numbers = tuple(int(part) for part in self.version().split(".")[:2])
         if self._syncs and numbers < SYNC_ALWAYS_SINCE:
             return f"nats-server {self.version()} has no sync_interval; 2.10 has"
         return ""
 
     def version(self) -> str:
-        return first_line("nats-server", "-v").rpartition("v")[2]
+        return first_line(self.command, "-v").rpartition("v")[2]
 
     def refusal(self, work: Work) -> str:
         if work.consumers == 0 or work.batch == 1:
@@ -72,9 +74,7 @@ class NatsPeer(ServerPeer):
             f'host: "127.0.0.1"\nport: {self._port}\njetstream {{\n  store_dir: {store}\n'
             f"  max_memory_store: 64MB\n  max_file_store: 16GB\n{sync}}}\n"
         )
-        program = command_of("nats-server")
-        assert program is not None
-        server = self.launch([program, "-c", str(folder / "nats.conf")], folder)
+        server = self.launch([self.command, "-c", str(folder / "nats.conf")], folder)
         server.wait_until(lambda: accepts(self._port), self.name)
 
     def create_queue(self, queue: str) -> None:

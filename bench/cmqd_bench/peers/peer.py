@@ -5,19 +5,17 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from cmqd_bench.machine.processes import cpu_seconds, family, read_stat, rss_kib
+from cmqd_bench.machine.processes import family, rss_kib
+from cmqd_bench.machine.servers import Server, signal_all
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line
 from cmqd_bench.peers.works import Work
 
-START_SECONDS = 60.0
-STOP_SECONDS = 20.0
 CONNECT_SECONDS = 30.0
 
 
@@ -27,7 +25,7 @@ class Load:
 
     producers: Sequence[Line]
     consumers: Sequence[Line]
-    fields: Mapping[str, Any]
+    fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Further fields of ``Job`` that the protocol needs."""
 
     def close(self) -> None:
@@ -42,13 +40,13 @@ class Peer(Protocol):
     name: str
     title: str
     durability: str
-    build: str
+    build: str = "-"
     """Of cmqd: the name of the installation; ``-`` of others."""
-    remark: str
+    remark: str = ""
     """A fact that a reader of the rows needs; usually empty."""
     protocol: str
     """The generator's name of the protocol."""
-    fastest: int
+    fastest: int = 16_000
     """Messages a second that the peer surely does not exceed when they go one at a time; bounds what is filled."""
 
     def missing(self) -> str:
@@ -61,7 +59,7 @@ class Peer(Protocol):
 
     def refusal(self, work: Work) -> str:
         """Return the reason why the peer takes no part in a row; empty if the peer takes part."""
-        ...
+        return ""
 
     def start(self, folder: Path) -> None:
         """Start the server with its data in ``folder``, and wait until it answers."""
@@ -80,7 +78,7 @@ class Peer(Protocol):
 
         Returns a function that ends the watch and returns a remark for the row; empty if there is no fact to tell.
         """
-        ...
+        return str
 
     def create_queue(self, queue: str) -> None:
         """Create an empty queue."""
@@ -99,65 +97,11 @@ class Peer(Protocol):
         ...
 
 
-class Server:
-    """A process of a peer, with its log. The harness signals only this process and its descendants."""
-
-    def __init__(self, command: Sequence[str], folder: Path, *, environment: Mapping[str, str] | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._log = folder / "server.log"
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                env=None if environment is None else {**os.environ, **environment},
-                start_new_session=True,
-            )
-
-    def wait_until(self, is_ready: Callable[[], bool], name: str) -> None:
-        """Wait until the server answers.
-
-        Raises:
-            PeerFailed: the server ended, or does not answer in time.
-        """
-        deadline = time.monotonic() + START_SECONDS
-        while not is_ready():
-            if (code := self.process.poll()) is not None:
-                raise PeerFailed(f"{name} ended with exit code {code}:\n{self.log_tail()}")
-            if time.monotonic() > deadline:
-                raise PeerFailed(f"{name} was not ready within {START_SECONDS:.0f} s:\n{self.log_tail()}")
-            time.sleep(0.02)
-
-    def log_tail(self) -> str:
-        """Return the end of the server's output."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-20:])
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask the server to end; kill the server and its descendants after a timeout."""
-        members = [member.pid for member in family(self.process.pid)]
-        resume(members)
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        try:
-            self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            # Also if the wait was interrupted: the server must not outlive the run.
-            for pid in members:
-                if (stat := read_stat(pid)) is not None and stat.running:
-                    _signal(pid, signal.SIGKILL)
-        self.process.wait(STOP_SECONDS)
-
-
-class ServerPeer:
+class ServerPeer(Peer):
     """The parts that most peers share: names, server processes, a port."""
 
-    build = "-"
-    remark = ""
-    fastest = 16_000
+    command = ""
+    """The command of the server."""
     stop_signal = signal.SIGTERM
 
     def __init__(self, name: str, title: str, durability: str) -> None:
@@ -167,35 +111,24 @@ class ServerPeer:
         self._servers: list[Server] = []
         self._port = 0
 
-    def refusal(self, work: Work) -> str:
-        """Take part in every row."""
-        return ""
+    def missing(self) -> str:
+        return "" if command_of(self.command) else f"{self.command} is not installed"
 
     def launch(self, command: Sequence[str], folder: Path, *, environment: Mapping[str, str] | None = None) -> Server:
         """Start a process of the peer."""
-        server = Server(command, folder, environment=environment)
+        folder.mkdir(parents=True, exist_ok=True)
+        variables = None if environment is None else {**os.environ, **environment}
+        server = Server(command, folder / "server.log", folder=folder, environment=variables)
         self._servers.append(server)
         return server
 
     def stop(self) -> None:
-        """End all processes, the newest first."""
+        # The newest first.
         while self._servers:
             self._servers.pop().stop(self.stop_signal)
 
     def roots(self) -> Sequence[int]:
-        """Return the started processes."""
         return [server.process.pid for server in self._servers]
-
-    def watch(self) -> Callable[[], str]:
-        """Watch for nothing."""
-        return str
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def pids_of(peer: Peer) -> list[int]:
@@ -205,19 +138,12 @@ def pids_of(peer: Peer) -> list[int]:
 
 def halt(pids: Sequence[int]) -> None:
     """Let processes stand still (SIGSTOP)."""
-    for pid in pids:
-        _signal(pid, signal.SIGSTOP)
+    signal_all(pids, signal.SIGSTOP)
 
 
 def resume(pids: Sequence[int]) -> None:
     """Let processes run again (SIGCONT)."""
-    for pid in pids:
-        _signal(pid, signal.SIGCONT)
-
-
-def cpu_of(peer: Peer) -> float:
-    """Return the CPU seconds of all processes of a peer so far, ended children included."""
-    return cpu_seconds(pids_of(peer))
+    signal_all(pids, signal.SIGCONT)
 
 
 def rss_mib_of(peer: Peer) -> float:
@@ -236,27 +162,11 @@ def first_line(*command: str) -> str:
     return (done.stdout or done.stderr).partition("\n")[0].strip()
 
 
-def free_port() -> int:
-    """Return a port of the loopback interface that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def connect(port: int) -> socket.socket:
     """Open a connection to a server on the loopback interface, without Nagle's delay."""
     opened = socket.create_connection(("127.0.0.1", port), CONNECT_SECONDS)
     opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return opened
-
-
-def accepts(port: int) -> bool:
-    """Return True if a server listens on a port."""
-    try:
-        socket.create_connection(("127.0.0.1", port), 1.0).close()
-    except OSError:
-        return False
-    return True
 
 
 class Reader:

@@ -13,9 +13,10 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import Load, Reader, ServerPeer, accepts, connect, first_line, free_port
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, connect, first_line
 
 PROTOCOL_VERSION = 3 << 16
 BINARY = 1
@@ -168,7 +169,6 @@ class PostgresPeer(ServerPeer):
         return Load(
             [Line(self._connect([insert]), send) for _ in range(producers)],
             [Line(self._connect([take, done]), receive, run_bound() + SYNC) for _ in range(consumers)],
-            {},
         )
 
     def _answers(self) -> bool:

@@ -9,17 +9,10 @@ import struct
 from pathlib import Path
 from typing import Any, Literal
 
+from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import (
-    Load,
-    Reader,
-    ServerPeer,
-    accepts,
-    command_of,
-    connect,
-    free_port,
-)
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, command_of, connect
 
 METHOD, HEADER, BODY, END = 1, 2, 3, b"\xce"
 FRAME_MAX = 131_072

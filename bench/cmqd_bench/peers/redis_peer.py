@@ -4,18 +4,10 @@ import socket
 from pathlib import Path
 from typing import Literal
 
+from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.job import Line, Request
-from cmqd_bench.peers.peer import (
-    Load,
-    Reader,
-    ServerPeer,
-    accepts,
-    command_of,
-    connect,
-    first_line,
-    free_port,
-)
+from cmqd_bench.peers.peer import Load, Reader, ServerPeer, connect, first_line
 
 GROUP = "bench"
 WAIT_MS = 20_000
@@ -35,22 +27,18 @@ class RedisPeer(ServerPeer):
     """``redis-server`` with an append-only file and no snapshots."""
 
     protocol = "redis"
+    command = "redis-server"
 
     def __init__(self, policy: Literal["always", "everysec"]) -> None:
         super().__init__(f"redis-{policy}", f"Redis Streams, appendfsync {policy}", DURABILITY[policy])
         self._policy = policy
 
-    def missing(self) -> str:
-        return "" if command_of("redis-server") else "redis-server is not installed"
-
     def version(self) -> str:
-        words = first_line("redis-server", "--version").split()
+        words = first_line(self.command, "--version").split()
         return next((word[2:] for word in words if word.startswith("v=")), "unknown")
 
     def start(self, folder: Path) -> None:
         self._port = free_port()
-        program = command_of("redis-server")
-        assert program is not None
         options = {
             "port": self._port,
             "bind": "127.0.0.1",
@@ -61,7 +49,7 @@ class RedisPeer(ServerPeer):
         }
         folder.mkdir(parents=True, exist_ok=True)
         flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-        self.launch([program, *flags], folder).wait_until(lambda: accepts(self._port), self.name)
+        self.launch([self.command, *flags], folder).wait_until(lambda: accepts(self._port), self.name)
 
     def create_queue(self, queue: str) -> None:
         self._ask("XGROUP", "CREATE", queue, GROUP, "0", "MKSTREAM")

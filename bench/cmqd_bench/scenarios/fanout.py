@@ -21,7 +21,8 @@ from cmqd_bench.figures.measure import Round
 from cmqd_bench.load.clients import Producer
 from cmqd_bench.load.session import Session, running
 from cmqd_bench.load.wire import PublishTemplate, random_body
-from cmqd_bench.machine.broker import Broker, BrokerFailed
+from cmqd_bench.machine.broker import Broker
+from cmqd_bench.machine.servers import ServerFailed
 from cmqd_protocol.messages import (
     CreateTopic,
     MessagesPublished,
@@ -85,7 +86,7 @@ async def sealed_segments(broker: Broker) -> list[SegmentEntry]:
     """Stop the server with SIGTERM, repeatedly, until all rows are sealed.
 
     Raises:
-        BrokerFailed: rows remain unsealed.
+        ServerFailed: rows remain unsealed.
     """
     for _ in range(SEALING_STARTS):
         broker.stop()
@@ -93,7 +94,7 @@ async def sealed_segments(broker: Broker) -> list[SegmentEntry]:
         if manifest.clean:
             return [entry for entry in manifest.segments if entry.state is SegmentState.SEALED]
         await broker.start()
-    raise BrokerFailed(f"the log was not sealed after {SEALING_STARTS} orderly stops")
+    raise ServerFailed(f"the log was not sealed after {SEALING_STARTS} orderly stops")
 
 
 def written(data: Path, segments: Sequence[SegmentEntry], above: int) -> Written:
