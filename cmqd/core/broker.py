@@ -53,7 +53,14 @@ class Broker:
         self.schedules: Mapping[int, Schedule] = facts.schedules.by_id
         self.live_in = facts.live_in
 
-        # Messages
+        self._open_messages(parts)
+        self._open_queues(parts)
+        self._open_topics(parts)
+        self._open_monitoring(parts)
+        self._open_recovery(parts)
+
+    def _open_messages(self, parts: Parts) -> None:
+        """Name the operations on messages: sends, receives, publishes and transactions."""
         self.send_all = parts.send.send_all
         self.receive_all = parts.receive.receive_all
         self.waiting_receive = parts.runtime.waiters.get
@@ -65,8 +72,17 @@ class Broker:
         self.peek = parts.peek.peek
         self.rewind = parts.rewind.rewind
         self.preview_rewind = parts.rewind.preview
+        self.publish = parts.publish.publish
+        self.plan_publish = parts.publish.plan_publish
+        self.apply_publish = parts.publish.apply_publish
+        self.send_half = parts.transactions.send_half
+        self.end_transactions = parts.transactions.end_transactions
+        self.list_half_messages = parts.transactions.list_half_messages
+        self.set_has_checkers = parts.checks.set_has_checkers
+        self.check_again = parts.checks.check_again
 
-        # Queues
+    def _open_queues(self, parts: Parts) -> None:
+        """Name the operations on queues and schedules."""
         self.create_queue = parts.queues.create
         self.ensure_queue = parts.queues.ensure
         self.list_queues = parts.queues.list_names
@@ -81,18 +97,15 @@ class Broker:
         self.start_redrive = parts.redrives.start
         self.cancel_redrive = parts.redrives.cancel
         self.redrive_status = parts.redrives.status
+        self.create_schedule = parts.schedules.create
+        self.ensure_schedule = parts.schedules.ensure
+        self.list_schedules = parts.schedules.list_schedules
+        self.schedule_info = parts.schedules.info
+        self.set_schedule = parts.schedules.change
+        self.delete_schedule = parts.schedules.delete
 
-        # Transactions
-        self.send_half = parts.transactions.send_half
-        self.end_transactions = parts.transactions.end_transactions
-        self.list_half_messages = parts.transactions.list_half_messages
-        self.set_has_checkers = parts.checks.set_has_checkers
-        self.check_again = parts.checks.check_again
-
-        # Topics and subscriptions
-        self.publish = parts.publish.publish
-        self.plan_publish = parts.publish.plan_publish
-        self.apply_publish = parts.publish.apply_publish
+    def _open_topics(self, parts: Parts) -> None:
+        """Name the operations on topics, subscriptions and their deliveries."""
         self.pushes_ended = parts.delivery_attempts.pushes_ended
         self.create_topic = parts.topics.create_topic
         self.ensure_topic = parts.topics.ensure_topic
@@ -115,15 +128,8 @@ class Broker:
         self.message_deliveries = parts.delivery_backlog.message_deliveries
         self.published_read = parts.delivery_backlog.published_read
 
-        # Schedules
-        self.create_schedule = parts.schedules.create
-        self.ensure_schedule = parts.schedules.ensure
-        self.list_schedules = parts.schedules.list_schedules
-        self.schedule_info = parts.schedules.info
-        self.set_schedule = parts.schedules.change
-        self.delete_schedule = parts.schedules.delete
-
-        # Metrics
+    def _open_monitoring(self, parts: Parts) -> None:
+        """Name the operations of operators: metrics, the holders of segments, and the audit trail."""
         self.queue_metrics = parts.metrics.queue_page
         self.topic_metrics = parts.metrics.topic_page
         self.top_metrics = parts.top_metrics.top
@@ -132,17 +138,16 @@ class Broker:
         self.add_up_totals = parts.metrics.totals
         self.count_objects = parts.metrics.objects
         self.holders_of = parts.holders.of_ranges
-
-        # Audit trail
         self.audit_record = parts.audit.record
         self.audit_entries = parts.audit.entries
         self.check_audit_limit = parts.audit.check_limit
 
-        # Time and recovery
+    def _open_recovery(self, parts: Parts) -> None:
+        """Name the operations of recovery and time."""
         self.next_deadline_ms = parts.runtime.agenda.next_due_ms
         self.checkpoint = parts.checkpoint.parts
         self.load = parts.restore.load
-        self.take_shard = facts.numbers.take_shard
+        self.take_shard = parts.facts.numbers.take_shard
         self.begin_salvage = parts.replay.begin_salvage
         self.replay = parts.replay.replay
 

@@ -68,7 +68,7 @@ class Parts:
         self.lease_sweep = lease_sweep = LeaseSweep(facts)
         batches = Batches(facts)
         store = Store(facts, runtime)
-        serving = Serving(facts, runtime, handles, floors, lease_sweep)
+        self.serving = serving = Serving(facts, runtime, handles, floors, lease_sweep)
         reservations = Reservations(facts, runtime)
         dead_letters = DeadLetterSearch(facts, runtime, reservations)
 
@@ -78,14 +78,14 @@ class Parts:
         self.delete = Delete(facts, runtime, leases, serving)
         self.visibility = Visibility(facts, runtime, leases, lease_sweep, dead_letters, serving)
         self.receive = Receive(facts, runtime, serving, leases, self.delete)
-        waits = Waits(facts, runtime)
+        self.waits = Waits(facts, runtime)
         self.rejections = Rejections(facts, runtime, handles, leases, store, serving)
         self.peek = Peek(facts, runtime)
         self.rewind = Rewind(facts, runtime, serving)
         self.checks = Checks(facts, runtime)
         self.transactions = Transactions(facts, runtime, batches, store, serving, self.checks)
         self.redrives = Redrives(facts, runtime, reservations, serving)
-        self.queues = QueueAdmin(facts, runtime, floors, serving, waits, self.checks, reservations, dead_letters)
+        self.queues = QueueAdmin(facts, runtime, floors, serving, self.waits, self.checks, reservations, dead_letters)
         self.queue_summaries = QueueSummaries(facts, runtime)
         self.auto_delete = AutoDelete(facts, runtime, self.queues)
         self.delivery_attempts = DeliveryAttempts(facts, runtime, store, serving, seed)
@@ -98,35 +98,47 @@ class Parts:
         self.holders = Holders(facts)
         self.audit = Audit(facts)
 
-        moves = Moves(facts, runtime, reservations, dead_letters, self.redrives, store, serving)
-        delays = Delays(facts, runtime, serving)
-        prefetch = Prefetch(facts, runtime, serving)
-        expiry = Expiry(facts, runtime, floors, serving)
-        reviews = Reviews(facts, runtime, self.rewind, self.redrives, dead_letters, serving)
-        self.tick_steps: tuple[Callable[[Effects, int], None], ...] = (
+        self.moves = Moves(facts, runtime, reservations, dead_letters, self.redrives, store, serving)
+        self.delays = Delays(facts, runtime, serving)
+        self.prefetch = Prefetch(facts, runtime, serving)
+        self.expiry = Expiry(facts, runtime, floors, serving)
+        self.reviews = Reviews(facts, runtime, self.rewind, self.redrives, dead_letters, serving)
+        self.checkpoint = Checkpoint(facts)
+        self.restore = Restore(facts)
+        self.replay = Replay(facts, self.restore)
+        self.start = Start(facts, runtime)
+        self.tick_steps = self._tick_steps()
+        self.page_owners = self._page_owners()
+
+    def _tick_steps(self) -> tuple[Callable[[Effects, int], None], ...]:
+        """Return the parts of a tick, in their order."""
+        return (
             # Copies for receives in line come first: a receive with a deadline in this tick still gets its messages.
             self.publish.tick,
             # Waits end before leases and delays. Otherwise messages that become active in the same tick would go to
             # receives with a deadline in the past.
-            waits.tick,
+            self.waits.tick,
             self.visibility.tick,
-            prefetch.tick,
-            delays.tick,
+            self.prefetch.tick,
+            self.delays.tick,
             # Behind leases and delays, for which these waits were held.
-            waits.tick_held,
-            expiry.tick,
+            self.waits.tick_held,
+            self.expiry.tick,
             # After expiry, so expired messages are not searched for dead letters.
-            reviews.tick,
+            self.reviews.tick,
             self.checks.tick,
             self.delivery_attempts.tick,
         )
-        pages = runtime.pages
-        self.page_owners: dict[Lane[Any], PageOwner[Any]] = {
-            pages.receives: serving,
-            pages.ahead: prefetch,
-            pages.moves: moves,
+
+    def _page_owners(self) -> dict[Lane[Any], PageOwner[Any]]:
+        """Return the part that takes the pages of each lane."""
+        pages = self.runtime.pages
+        return {
+            pages.receives: self.serving,
+            pages.ahead: self.prefetch,
+            pages.moves: self.moves,
             pages.rewinds: self.rewind,
-            pages.overflow: delays,
+            pages.overflow: self.delays,
             pages.commits: self.transactions,
             pages.rejections: self.rejections,
             pages.checks: self.checks,
@@ -134,8 +146,3 @@ class Parts:
             pages.peeks: self.peek,
             pages.delivery_peeks: self.delivery_backlog,
         }
-
-        self.checkpoint = Checkpoint(facts)
-        self.restore = Restore(facts)
-        self.replay = Replay(facts, self.restore)
-        self.start = Start(facts, runtime)

@@ -70,7 +70,8 @@ class Leases:
                 made.append(entry)
                 lease += 1
         # A pair for the whole record: an entry per lease would cost memory and time for each message.
-        self._plan(record.first_lease, len(made), deadline_ms)
+        self.buckets.bucket(deadline_ms, self._queue_id).extend((record.first_lease, len(made)))
+        self.buckets.size += 2
         return made
 
     def change(self, record: VisibilityChanged) -> None:

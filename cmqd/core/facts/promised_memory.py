@@ -95,8 +95,9 @@ class Promises:
         self.memory = PromisedMemory(limits.budget_bytes)
         self.sessions = Sessions(limits, self.memory.change)
 
-    def check_session(self, account: str, session: int, planned: Collection[int], now_ms: int) -> None:
+    def check_session(self, account: str, session: int, planned: Collection[int], now_ms: int) -> bool:
         """Check that a session of an account is known or ``planned``, or that the account has room for a new session.
+        Returns whether the session is new.
 
         ``planned`` has new sessions of requests that are decided in the same call, and not applied yet.
 
@@ -105,12 +106,12 @@ class Promises:
         """
         sessions = self.sessions
         if session in planned or sessions.knows(account, session, now_ms):
-            return
+            return False
         limit = self._limits.max_sessions
         for _ in range(ENDED_A_CHECK):
             is_full = sessions.count_of(account) + len(planned) >= limit
             if not is_full and self.memory.has_room(account):
-                return
+                return True
             # No sweep may have seen the ended sessions yet.
             if not sessions.forget_ended(account, now_ms):
                 break

@@ -152,12 +152,6 @@ class Checkpoint:
         # over a record of a lease that it does not know.
         leases = [item for item in index.leases.by_number.items() if item[1].position >= index.floor]
         history = index.history.entries()
-        # All queues share the buckets, so the buckets of the whole broker are searched for the entries of a queue. The
-        # count spares the search for queues without delays, which are most.
-        timers = self._queues.delays
-        delays = timers.near.of_queue(queue.queue_id) if index.delays.scheduled_count else []
-        far_delays = timers.far_of_queue(queue.queue_id) if index.delays.scheduled_count else []
-        step_positions, step_starts, step_ends = index.steps.packed()
         halves = self._halves(queue) if index.has_halves else ()
         # All parts are prepared before the first is yielded. Behind a ``yield`` other operations may have run, and a
         # part made from the present state would show another moment than the slice.
@@ -165,7 +159,37 @@ class Checkpoint:
         # ``has_halves``, ``has_dedup_ids`` and the counts below are asked before the sets: reading a set that does not
         # exist makes the set, and a checkpoint would leave empty sets in every queue.
         dedup_ids = queue.dedup_ids.parts() if queue.has_dedup_ids else ()
-        yield QueueSlice(
+        yield self._queue_slice(queue, lsn)
+        yield from halves
+        for entries in dedup_ids:
+            yield DedupSlice(queue.queue_id, entries)
+        for start in range(0, len(leases), LEASES_A_PART):
+            yield LeasesSlice(
+                queue.queue_id,
+                [
+                    (
+                        lease,
+                        in_flight.position,
+                        in_flight.deadline_ms,
+                        in_flight.receive_count,
+                        in_flight.first_receive_ms,
+                    )
+                    for lease, in_flight in leases[start : start + LEASES_A_PART]
+                ],
+            )
+        for start in range(0, len(history), CHUNKS_A_PART):
+            yield HistorySlice(queue.queue_id, history[start : start + CHUNKS_A_PART])
+
+    def _queue_slice(self, queue: Queue, lsn: int) -> QueueSlice:
+        """Return the first part of a queue."""
+        index = queue.index
+        # All queues share the buckets, so the buckets of the whole broker are searched for the entries of a queue. The
+        # count spares the search for queues without delays, which are most.
+        timers = self._queues.delays
+        delays = timers.near.of_queue(queue.queue_id) if index.delays.scheduled_count else []
+        far_delays = timers.far_of_queue(queue.queue_id) if index.delays.scheduled_count else []
+        step_positions, step_starts, step_ends = index.steps.packed()
+        return QueueSlice(
             lsn=lsn,
             queue_id=queue.queue_id,
             account=queue.account,
@@ -199,25 +223,6 @@ class Checkpoint:
             settled_since_ms=index.settled.since_ms if index.settled is not None else 0,
             settled=index.settled.packed() if index.settled is not None else [],
         )
-        yield from halves
-        for entries in dedup_ids:
-            yield DedupSlice(queue.queue_id, entries)
-        for start in range(0, len(leases), LEASES_A_PART):
-            yield LeasesSlice(
-                queue.queue_id,
-                [
-                    (
-                        lease,
-                        in_flight.position,
-                        in_flight.deadline_ms,
-                        in_flight.receive_count,
-                        in_flight.first_receive_ms,
-                    )
-                    for lease, in_flight in leases[start : start + LEASES_A_PART]
-                ],
-            )
-        for start in range(0, len(history), CHUNKS_A_PART):
-            yield HistorySlice(queue.queue_id, history[start : start + CHUNKS_A_PART])
 
     def _topic_parts(self, topic: Topic, last_lsn: Callable[[], int]) -> Iterator[AnyPart]:
         """Yield a topic as of the first part, then every subscription as of its own slice.

@@ -97,60 +97,52 @@ class Rejections:
         leases: dict[int, InFlight] = {}
         invalid = self._leases.find(queue, handles, leases, now_ms)
         # The first mention counts: a repeated handle has a single result, with the first reason.
-        places: dict[int, int] = {}
-        for place, handle in enumerate(handles):
-            places.setdefault(handle, place)
+        places = {handle: place for place, handle in reversed([*enumerate(handles)])}
         request = PendingDeadLetters(waiter_id, 0, [])
         handle_of = dict(zip(self._handles.leases(handles), handles, strict=True))
         lease_of = {handle: lease for lease, handle in handle_of.items()}
-        moving = self._rejections.get(queue.queue_id)
         for failure in invalid:
             handle = failure.receipt_handle
-            lease = lease_of[handle]
-            in_flight = queue.index.leases.by_number.get(lease)
-            if (
-                moving is not None
-                and lease in moving.leases
-                # A message that was cleared meanwhile is not moved: its repeat needs no page to be refused.
-                and in_flight is not None
-                and in_flight.position >= queue.index.floor
-            ):
-                # A repeat whose first try is under way: whether the message is moved is known behind its page.
-                first = moving.by_position[in_flight.position]
-                if len(first.repeats) < MAX_REPEATS:
-                    first.repeats.append((request, places[handle]))
-                    request.left += 1
-                else:
-                    request.failures.append((places[handle], handle, ReceiptHandleInvalid(name, handle)))
+            first = self._under_way(queue, lease_of[handle])
+            if first is not None and len(first.repeats) < MAX_REPEATS:
+                # Behind the page of the first try the repeat knows whether the message was moved.
+                first.repeats.append((request, places[handle]))
+                request.left += 1
             else:
                 refused = ReceiptHandleInvalid(name, handle, failure.gone)
                 request.failures.append((places[handle], handle, refused))
         # Checked again when the bodies are here. Checked now, too, because most refusals need no body, and a consumer
         # that rejects in a loop must not cause reads.
         refusal = _refusal(queue, 0)
-        rejections = moving
-        is_reading = rejections is not None
-        for lease, in_flight in leases.items():
-            handle = handle_of[lease]
-            place = places[handle]
-            if refusal is not None:
-                request.failures.append((place, handle, refusal))
-                continue
-            if rejections is None:
-                rejections = self._rejections[queue.queue_id] = PendingRejections(name, {}, set())
-            reason = reasons[place] if len(reasons) > 1 else reasons[0]
-            rejections.by_position[in_flight.position] = Rejection(request, place, handle, lease, reason, [])
-            rejections.leases.add(lease)
-            request.left += 1
+        is_reading = queue.queue_id in self._rejections
+        if refusal is not None:
+            request.failures += [(places[handle_of[lease]], handle_of[lease], refusal) for lease in leases]
+        elif leases:
+            rejections = self._rejections.setdefault(queue.queue_id, PendingRejections(name, {}, set()))
+            for lease, in_flight in leases.items():
+                place = places[handle_of[lease]]
+                reason = reasons[place] if len(reasons) > 1 else reasons[0]
+                rejection = Rejection(request, place, handle_of[lease], lease, reason, [])
+                rejections.by_position[in_flight.position] = rejection
+            rejections.leases.update(leases)
+            request.left += len(leases)
         if not request.left:
             return Outcome(_done(request))
-        assert rejections is not None
         self._rejecting[waiter_id] = request
         effects = Effects()
         # A single page per queue at a time; requests that arrive meanwhile join the next page.
         if not is_reading:
-            self._read(queue.queue_id, rejections, effects)
+            self._read(queue.queue_id, self._rejections[queue.queue_id], effects)
         return effects.outcome(WAITING)
+
+    def _under_way(self, queue: Queue, lease: int) -> Rejection | None:
+        """Return the rejection of a message that is moving under a lease; None if no such message moves."""
+        moving = self._rejections.get(queue.queue_id)
+        in_flight = queue.index.leases.by_number.get(lease)
+        # A message that was cleared meanwhile is not moved: its repeat needs no page to be refused.
+        if moving is None or lease not in moving.leases or in_flight is None or in_flight.position < queue.index.floor:
+            return None
+        return moving.by_position[in_flight.position]
 
     def _check_reasons(self, handles: list[int], reasons: list[str]) -> None:
         if len(reasons) not in (1, len(handles)):
@@ -193,13 +185,8 @@ class Rejections:
         rejections = self._rejections[queue_id]
         queue = self._queues.by_id.get(queue_id)
         if queue is None:
-            # The queue is gone with its messages. A request has a single answer, even for several handles.
             del self._rejections[queue_id]
-            error = QueueDeleted(rejections.queue_name)
-            for rejection in rejections.by_position.values():
-                for request in (rejection.request, *(repeat for repeat, _ in rejection.repeats)):
-                    if self._rejecting.pop(request.waiter_id, None) is not None:
-                        effects.woken.append(Woken(request.waiter_id, error))
+            self._refuse_all(rejections, effects)
             return 0
         index = queue.index
         bodies = {message.position: message for message in messages}
@@ -225,15 +212,14 @@ class Rejections:
                 continue
             del rejections.by_position[position]
             rejections.leases.discard(rejection.lease)
-            request = rejection.request
             if refusal is None:
-                request.moved += 1
+                rejection.request.moved += 1
             else:
-                request.failures.append((rejection.place, handle, refusal))
+                rejection.request.failures.append((rejection.place, handle, refusal))
                 if in_flight is not None and in_flight.deadline_ms <= now_ms:
                     # The end of the lease came due while the message was moving, and was passed over.
                     index.leases.plan_again(rejection.lease)
-            self._answer(request, effects)
+            self._answer(rejection.request, effects)
             for repeat, place in rejection.repeats:
                 # A repeat moved no message: its handle is invalid if the first try moved the message.
                 repeat.failures.append((place, handle, refusal or ReceiptHandleInvalid(queue.name, handle, GONE_MOVED)))
@@ -249,6 +235,15 @@ class Rejections:
         # Moves make room for receives that the limit of messages in flight held up.
         self._serving.serve(queue, effects, now_ms)
         return 0
+
+    def _refuse_all(self, rejections: PendingRejections, effects: Effects) -> None:
+        """Answer all requests of a queue that is gone with its messages."""
+        error = QueueDeleted(rejections.queue_name)
+        for rejection in rejections.by_position.values():
+            for request in (rejection.request, *(repeat for repeat, _ in rejection.repeats)):
+                # A request has a single answer, even for several handles.
+                if self._rejecting.pop(request.waiter_id, None) is not None:
+                    effects.woken.append(Woken(request.waiter_id, error))
 
     def _answer(self, request: PendingDeadLetters, effects: Effects) -> None:
         """Count a result of a request, and answer the request if it was the last."""

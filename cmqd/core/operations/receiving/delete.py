@@ -50,14 +50,11 @@ class Delete:
         if not leases:
             return Outcome(replies)
         record = self.apply_deletes(queue, leases, now_ms)
-        # The usual delete ends here: with an empty line, a delete makes no message receivable.
-        if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
-            return Outcome(replies, [record])
         # Receives can wait although messages are active: the limit of messages in flight held them up, and this delete
         # made room. (Or the receives wait for a page. Serving is harmless then.)
-        effects = Effects([record])
-        self._serving.serve(queue, effects, now_ms)
-        return effects.outcome(replies)
+        if index.active_count and self._runtime[queue.queue_id].line.waiting:
+            return self._serving.served(queue, Effects([record]), replies, now_ms)
+        return Outcome(replies, [record])
 
     def apply_deletes(self, queue: Queue, leases: dict[int, InFlight], now_ms: int) -> MessagesDeleted:
         """Delete the messages of these leases, at least one, and return the record.

@@ -19,17 +19,16 @@ The order of a step (:meth:`Serving.take`):
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import structs
-
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import reply_bytes
 from cmqd.core.operations.receiving.lease_sweep import LeaseSweep
 from cmqd.core.operations.retention.floors import Floors
-from cmqd.core.outcome import Effects, PageRead, Woken
+from cmqd.core.outcome import Effects, Outcome, PageRead, T, Woken
 from cmqd.core.receipts import ReceiptHandles
 from cmqd.core.runtime.pages import Reading
 from cmqd.core.runtime.runtime import Runtime
+from cmqd_fold.leases import InFlight
 from cmqd_segment.records import (
     AnyRecord,
     MessagesExpired,
@@ -78,25 +77,16 @@ class Serving:
         Returns None if no message can be received, or if the first body must be read first.
         """
         index = queue.index
-        runtime = self._runtime[queue.queue_id]
-        window = runtime.window
+        if not index.active_count:
+            return None
+        window = self._runtime[queue.queue_id].window
         in_window = window.messages
-        retention_ms = index.attributes.retention_ms
-        # Every turn of the loop passes at least one expired message. Usually the head is in memory and alive, and a
-        # single turn is enough.
-        while index.active_count:
-            first = index.first_active()
+        first = index.first_active()
+        head = in_window.get(first)
+        if head is not None and head.enqueue_ms + index.attributes.retention_ms <= now_ms:
+            first = self._pass_expired(queue, records, now_ms)
             head = in_window.get(first)
-            if head is None:
-                return None
-            if head.enqueue_ms + retention_ms > now_ms:
-                break
-            self._expire_head(queue, records, now_ms)
-            if first in index.active:
-                # A message in front of the expired head is moving to the dead-letter queue and holds the floor. The row
-                # of this move comes soon, and serves the line.
-                return None
-        else:
+        if head is None:
             return None
         # A delete of any message in flight makes room again, and serves the receives that are held up here.
         count = min(sum(wanted), index.active_count, self._max_in_flight - index.in_flight_count)
@@ -104,31 +94,23 @@ class Serving:
             return None
         # A queue that is consumed in order has a single run of active messages. The range stands for its positions
         # without a list, and a test of the set proves the range.
-        positions: Sequence[int]
-        if count == 1 or index.active.contains_range(first, first + count):
-            positions = range(first, first + count)
-        else:
-            positions = index.active_from(first, count)
-        taken = count
+        is_run = count == 1 or index.active.contains_range(first, first + count)
+        positions = range(first, first + count) if is_run else index.active_from(first, count)
         if len(in_window) < index.active_count or window.size > self._max_batch_bytes:
             # Some active messages are not in memory, or a reply may not hold all messages: examine message by message.
-            taken = self._takeable(in_window, positions)
-            if taken < count:
+            takeable = self._takeable(in_window, positions)
+            if takeable < count:
                 # The first receive gets as many messages as there are, as it would alone.
-                taken = _whole(wanted, taken) or taken
-                positions = positions[:taken]
+                count = _whole(wanted, takeable) or takeable
+                positions = positions[:count]
         numbers = self._numbers
         first_lease = numbers.next_lease
-        # The record of the reservation comes before the record that uses the numbers, in the same row. Most receives
-        # find numbers in the block that was reserved before.
-        if first_lease + taken > numbers.lease_until:
-            self._numbers.ensure(records, leases=taken)
-        numbers.next_lease = first_lease + taken
-        # One deadline for all messages of the step, although a message may expire before it. See the end of this
-        # method.
-        deadline_ms = now_ms + visibility_timeout_ms
-        runs = [positions.start, taken] if isinstance(positions, range) else pack_runs(positions)
-        record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, deadline_ms)
+        # Most receives find numbers in the block that was reserved before.
+        if first_lease + count > numbers.lease_until:
+            numbers.ensure(records, leases=count)
+        numbers.next_lease = first_lease + count
+        runs = [first, count] if isinstance(positions, range) else pack_runs(positions)
+        record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, now_ms + visibility_timeout_ms)
         leases = index.apply_received(record)
         # Only a bound, but a good one: the next receive searches for its first message from here, not from the start of
         # the set, which would cost more the more messages are in flight.
@@ -137,32 +119,62 @@ class Serving:
         if self._lease_buckets.size > self._lease_sweep.sweep_above:
             # Paid for by receives, because receives add the entries. A sweep by time alone could fall behind them.
             self._lease_sweep.sweep(now_ms)
-        # Bodies that were handed out are not kept. After a lost lease they are read from the log again, which is rare;
-        # kept, they would take the memory from messages that were never received.
-        messages = self._budget.take(index.queue_id, window, positions)
-        runtime.received_bytes += sum([len(message.body) for message in messages])
-        received = [
-            ReceivedMessage(
-                message_id=message.message_id,
-                receipt_handle=handle,
-                body=message.body,
-                enqueue_ms=message.enqueue_ms,
-                first_receive_ms=lease.first_receive_ms,
-                next_visible_ms=deadline_ms,
-                receive_count=lease.receive_count,
-                headers=message.headers,
-                origin=message.origin,
-                copy_of=message.copy_of,
+        return self._hand_out(queue, positions, record, leases)
+
+    def _hand_out(
+        self, queue: Queue, positions: Sequence[int], record: MessagesReceived, leases: list[InFlight]
+    ) -> list[ReceivedMessage]:
+        """Take the bodies of a record out of memory, as messages for consumers.
+
+        Bodies that were handed out are not kept. After a lost lease they are read from the log again, which is rare;
+        kept, they would take the memory from messages that were never received.
+        """
+        runtime = self._runtime[queue.queue_id]
+        messages = self._budget.take(queue.queue_id, runtime.window, positions)
+        retention_ms, deadline_ms = queue.index.attributes.retention_ms, record.deadline_ms
+        received: list[ReceivedMessage] = []
+        size = 0
+        for message, lease, handle in zip(
+            messages, leases, self._handles.handles(record.first_lease, len(messages)), strict=True
+        ):
+            size += len(message.body)
+            # Only the time in the reply is cut and not the lease: an expired message is gone anyway, and different
+            # deadlines would need a record each.
+            expires_ms = message.enqueue_ms + retention_ms
+            received.append(
+                ReceivedMessage(
+                    message_id=message.message_id,
+                    receipt_handle=handle,
+                    body=message.body,
+                    enqueue_ms=message.enqueue_ms,
+                    first_receive_ms=lease.first_receive_ms,
+                    next_visible_ms=deadline_ms if deadline_ms < expires_ms else expires_ms,
+                    receive_count=lease.receive_count,
+                    headers=message.headers,
+                    origin=message.origin,
+                    copy_of=message.copy_of,
+                )
             )
-            for message, lease, handle in zip(messages, leases, self._handles.handles(first_lease, taken), strict=True)
-        ]
-        if head.enqueue_ms + retention_ms < deadline_ms:
-            # Send times never decrease within a queue, so the head expires first. Only the time in the reply is cut and
-            # not the lease: an expired message is gone anyway, and different deadlines would need a record each.
-            for place, message in enumerate(received):
-                cut_ms = min(deadline_ms, message.enqueue_ms + retention_ms)
-                received[place] = structs.replace(message, next_visible_ms=cut_ms)
+        runtime.received_bytes += size
         return received
+
+    def _pass_expired(self, queue: Queue, records: list[AnyRecord], now_ms: int) -> int:
+        """Expire the messages at the head; return the first active position behind them, -1 if there is none."""
+        index = queue.index
+        in_window = self._runtime[queue.queue_id].window.messages
+        retention_ms = index.attributes.retention_ms
+        first = index.first_active()
+        # Every turn of the loop passes at least one expired message.
+        while True:
+            self._expire_head(queue, records, now_ms)
+            # A first message that is still active means: a message in front of the expired head is moving to the
+            # dead-letter queue and holds the floor. The row of this move comes soon, and serves the line.
+            if not index.active_count or first in index.active:
+                return -1
+            first = index.first_active()
+            head = in_window.get(first)
+            if head is None or head.enqueue_ms + retention_ms > now_ms:
+                return first
 
     def _takeable(self, in_window: Mapping[int, StoredMessage], positions: Sequence[int]) -> int:
         """Return how many of ``positions``, from the first on, are in memory and fit a reply. The first always fits."""
@@ -207,6 +219,11 @@ class Serving:
         record = MessagesExpired(index.queue_id, floor)
         self._floors.apply(queue, record, now_ms)
         records.append(record)
+
+    def served(self, queue: Queue, effects: Effects, reply: T, now_ms: int) -> Outcome[T]:
+        """Serve the receives in line, and return the outcome of the operation that made messages receivable."""
+        self.serve(queue, effects, now_ms)
+        return effects.outcome(reply)
 
     def serve(self, queue: Queue, effects: Effects, now_ms: int) -> None:
         """Give active messages to waiting receives, in order of their arrival."""

@@ -93,8 +93,7 @@ class Visibility:
             back = [(in_flight.position, in_flight.receive_count - (not counted)) for in_flight in leases.values()]
             self._dead_letters.came_back(queue, back, effects, now_ms)
         # Last: a message that became a dead letter is reserved by now, and no receive can take it.
-        self._serving.serve(queue, effects, now_ms)
-        return effects.outcome(HandlesDone(failures, now_ms))
+        return self._serving.served(queue, effects, HandlesDone(failures, now_ms), now_ms)
 
     def tick(self, effects: Effects, now_ms: int) -> None:
         """End leases of a queue after their visibility timeout."""

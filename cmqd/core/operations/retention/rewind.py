@@ -192,8 +192,8 @@ class Rewind:
         if index.attributes.dead_letter_after_ms:
             self._agenda.reviews.set(queue.queue_id, now_ms + index.attributes.dead_letter_after_ms)
         effects = Effects([record])
-        self._serving.serve(queue, effects, now_ms)
-        return effects.outcome(Rewound(messages=len(back), time_ms=rewind.time_ms, clamped=rewind.clamped))
+        rewound = Rewound(messages=len(back), time_ms=rewind.time_ms, clamped=rewind.clamped)
+        return self._serving.served(queue, effects, rewound, now_ms)
 
     def on_page(
         self,

@@ -7,10 +7,21 @@ The order of the checks of a send:
 
 1. A repeat of a numbered send. The repeat is answered with its ids even if its batch would be refused by now: the
    messages are stored, and a refusal would say that they are not.
-2. The predecessor (``after``). A send behind a missing predecessor is refused as out of order, whatever else is wrong
-   with the send: the producer must repeat the predecessor first.
+2. The predecessor (``after``): a dedup id that the queue must remember. A producer with several sends under way names
+   in every send the last message of the send before, so no send is stored before its predecessor, even if sends are
+   refused, lost or repeated. An earlier check could be overtaken. A send behind a missing predecessor is refused as out
+   of order, whatever else is wrong with the send: the producer must repeat the predecessor first.
 3. The batch: sizes, dedup ids, promises, room (``batch_checks``), then the delays. A delay is shorter
    than the retention; a message with a longer delay would expire before a consumer could receive the message.
+
+Plain sends of a call are checked one by one, against the state before the call plus the earlier sends of the call. The
+record is applied once, at the end, so index and sessions do not know these sends.
+
+- A repeat within the call is found among the sends of the call; a producer may have repeated a send over a second
+  connection. With the sessions alone the repeat would be stored a second time.
+- A session counts against the share of its account once, however many of its sends are in the call.
+- Room is checked last, because it depends on the earlier sends. A refused send takes no room, so a smaller send behind
+  it can still fit.
 
 After a send the receives in line are served in the same outcome. Send and receive share a row, and the message goes out
 with a single commit.
@@ -52,11 +63,6 @@ class Send:
         A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the same ids again. A body with
         a dedup id that the queue remembers, or that an earlier body of the batch has, is not stored: its id in the
         reply is the id of the first message with that dedup id.
-
-        ``after`` is a dedup id that the queue must remember. A producer with several sends under way names in every
-        send the last message of the send before. So no send is stored before its predecessor, even if sends are
-        refused, lost or repeated. The check is made here because only here the predecessor is stored or not; any
-        earlier check could still be overtaken.
 
         Raises:
             InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull, SequenceTooOld, OutOfOrder, TooManyRemembered.
@@ -104,11 +110,9 @@ class Send:
         records.append(record)
         self._store.store(queue, record, batch.bodies)
         ids = batch.message_ids(first_id)
-        if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
-            return Outcome(ids, records, batch.bodies)
-        effects = Effects(records, batch.bodies)
-        self._serving.serve(queue, effects, now_ms)
-        return effects.outcome(ids)
+        if index.active_count and self._runtime[queue.queue_id].line.waiting:
+            return self._serving.served(queue, Effects(records, batch.bodies), ids, now_ms)
+        return Outcome(ids, records, batch.bodies)
 
     def send_all(
         self, account: str, name: str, requests: Sequence[SendRequest], now_ms: int
@@ -173,7 +177,7 @@ class Send:
         next_id = self._numbers.next_message_id
         sizes = list(map(len, bodies))
         count = len(sizes)
-        numbered: list[int] = []
+        numbered: dict[tuple[int, int], range] = {}
         is_within = (
             # Within all limits together, so each request is.
             0 < count <= limits.max_batch
@@ -189,11 +193,10 @@ class Send:
             else:
                 first_id = next_id
                 for request in requests:
-                    stop = first_id + len(request.bodies)
-                    replies.append(range(first_id, stop))
-                    first_id = stop
+                    replies.append(range(first_id, first_id + len(request.bodies)))
+                    first_id += len(request.bodies)
         else:
-            sizes, bodies = self._examined(queue, requests, is_within, replies, numbered, now_ms)
+            sizes, bodies, numbered = self._examined(queue, requests, is_within, replies, now_ms)
             if not sizes:
                 return Outcome(replies)
         records: list[AnyRecord] = []
@@ -201,25 +204,22 @@ class Send:
         # ``numbered`` names the ids of every numbered send of the record, so that a replay can answer a repeat as the
         # live broker does. A lone send has all ids of the record, so its number is enough.
         is_lone = len(requests) == 1
-        last_ms = index.last_enqueue_ms
         record = MessagesSent(
             queue_id=index.queue_id,
             first_position=index.next_position,
             first_message_id=next_id,
-            enqueue_ms=now_ms if now_ms > last_ms else last_ms,
+            enqueue_ms=max(now_ms, index.last_enqueue_ms),
             sizes=sizes,
             session=requests[0].session if is_lone else 0,
             sequence=requests[0].sequence if is_lone else 0,
-            numbered=[] if is_lone else numbered,
+            numbered=[] if is_lone else [n for key, ids in numbered.items() for n in (*key, ids.start, len(ids))],
         )
         records.append(record)
         self._store.store(queue, record, bodies)
         # After all sends of the call, not after each: the receives in line share one record then.
-        if not (index.active_count and self._runtime[queue.queue_id].line.waiting):
-            return Outcome(replies, records, bodies)
-        effects = Effects(records, bodies)
-        self._serving.serve(queue, effects, now_ms)
-        return effects.outcome(replies)
+        if index.active_count and self._runtime[queue.queue_id].line.waiting:
+            return self._serving.served(queue, Effects(records, bodies), replies, now_ms)
+        return Outcome(replies, records, bodies)
 
     def _examined(
         self,
@@ -227,56 +227,41 @@ class Send:
         requests: Sequence[SendRequest],
         is_within: bool,
         replies: list[Sequence[int] | DomainError],
-        numbered: list[int],
         now_ms: int,
-    ) -> tuple[list[int], list[bytes]]:
-        """Examine plain sends one by one; return sizes and bodies of the sends that are stored now.
+    ) -> tuple[list[int], list[bytes], dict[tuple[int, int], range]]:
+        """Examine plain sends one by one; return sizes and bodies of the sends that are stored now, and the ids of the
+        numbered sends among them by session and sequence.
 
         ``is_within``: the limits need no look, because all requests together are within them.
         """
-        # Everything is checked against the state before the call plus what the earlier requests of the call will add:
-        # room, sessions and numbers. The record is applied once, at the end, so the index cannot be asked for that.
         index = queue.index
         attributes = index.attributes
-        room = attributes.max_backlog - index.live_count
-        sessions = self._sessions
         sizes: list[int] = []
         taken: list[bytes] = []
-        here: dict[tuple[int, int], range] = {}
-        """Numbered sends of this call: a producer may have repeated a send over a second connection."""
+        numbered: dict[tuple[int, int], range] = {}
         new_sessions: set[int] = set()
+        ended_ms = now_ms - self._limits.session_life_ms
         next_id = self._numbers.next_message_id
         for request in requests:
             session, sequence = request.session, request.sequence
             is_numbered = session and sequence
-            known = sessions.of(queue.account, session) if is_numbered else None
+            known = self._sessions.of(queue.account, session) if is_numbered else None
+            stored = numbered.get((session, sequence))
             try:
-                if is_numbered:
-                    # In this call first: the sessions do not know its sends before the record is applied, and the
-                    # repeat would be stored a second time.
-                    stored = here.get((session, sequence))
-                    if stored is None and known is not None:
-                        stored = known.find(sequence)
-                    if stored is not None:
-                        replies.append(stored)
-                        continue
-                # After the look for a repeat, as in ``send_one``: a limit may have been lowered since the first send.
-                own = (
-                    list(map(len, request.bodies))
-                    if is_within and request.bodies
-                    else checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
-                )
-                # A session counts against the share of its account once, however many of its sends are in this call.
+                if stored is None and known is not None:
+                    stored = known.find(sequence)
+                if stored is not None:
+                    replies.append(stored)
+                    continue
+                own = list(map(len, request.bodies))
+                if not (is_within and own):
+                    own = checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
                 is_new = (
                     is_numbered
-                    and session not in new_sessions
-                    and (known is None or known.last_use_ms + self._limits.session_life_ms <= now_ms)
+                    and (known is None or known.last_use_ms <= ended_ms)
+                    and self._promises.check_session(queue.account, session, new_sessions, now_ms)
                 )
-                if is_new:
-                    self._promises.check_session(queue.account, session, new_sessions, now_ms)
-                # Room last, because it depends on the earlier requests of the call. A refused request takes none, so a
-                # smaller request behind it can still fit.
-                if len(sizes) + len(own) > room:
+                if len(sizes) + len(own) > attributes.max_backlog - index.live_count:
                     raise BacklogFull(queue.name, index.live_count + len(sizes), len(own), attributes.max_backlog)
             except DomainError as refusal:
                 replies.append(refusal)
@@ -286,14 +271,13 @@ class Send:
             first_id = next_id + len(sizes)
             ids = range(first_id, first_id + len(own))
             if is_numbered:
-                here[session, sequence] = ids
-                if is_new:
-                    new_sessions.add(session)
-                numbered += (session, sequence, first_id, len(own))
+                numbered[session, sequence] = ids
+            if is_new:
+                new_sessions.add(session)
             sizes += own
             taken += request.bodies
             replies.append(ids)
-        return sizes, taken
+        return sizes, taken, numbered
 
     def _visible_ms(
         self, queue: Queue, delay_ms: int | list[int], count: int, enqueue_ms: int

@@ -128,7 +128,7 @@ class Store:
             # in place of one per message.
             count = len(bodies)
             size = sum(record.sizes) + count * OVERHEAD_BYTES
-            if goes_out or budget.has_room(queue.queue_id, size):
+            if goes_out or budget.used + size <= budget.limit or budget.has_room(queue.queue_id, size):
                 position, message_id, at_ms = record.first_position, record.first_message_id, record.enqueue_ms
                 messages = window.messages
                 for body in bodies:

@@ -298,13 +298,8 @@ class PublishPlan:
         self._units -= 2 + len(sizes)
         entry.first = self.count
         if dedup_ids is not None:
-            entry.repeats = self._unpublished(dedup_ids, len(sizes))
+            entry.repeats = self._unpublished(dedup_ids, len(sizes), request.all_or_none)
             new = entry.repeats.new
-            if request.all_or_none:
-                # Numbers below the count of the plan are messages of the requests in front.
-                in_front = sum(number < self.count for number in entry.repeats.numbers.values())
-                remembered = len(entry.repeats.stored) + in_front
-                check_all_or_none("topic", topic.name, len(sizes), remembered, len(new))
             if len(new) < len(sizes):
                 sizes, bodies = at_places(sizes, new), at_places(bodies, new)
                 headers = None if headers is None else at_places(headers, new)
@@ -345,8 +340,11 @@ class PublishPlan:
         # without room for it.
         if dedup_ids is not None and any(dedup_ids):
             self._promises.check_dedup_ids(account, self._now_ms)
-        if session and request.sequence and not self._promises.sessions.knows(account, session, self._now_ms):
-            self._promises.check_session(account, session, self._new_sessions, self._now_ms)
+        if (
+            session
+            and request.sequence
+            and self._promises.check_session(account, session, self._new_sessions, self._now_ms)
+        ):
             # A session counts once against the share of its account, however many of its publishes are in the plan.
             self._new_sessions.add(session)
 
@@ -408,7 +406,7 @@ class PublishPlan:
             listed.append(label or NO_TAGS if not is_routing else label)
         return listed
 
-    def _unpublished(self, dedup_ids: list[str | None], count: int) -> Repeats:
+    def _unpublished(self, dedup_ids: list[str | None], count: int, all_or_none: bool) -> Repeats:
         """Return the result of ``unrepeated`` with numbers of the plan, and repeats within the plan."""
         known = self.topic.known_dedup_ids or DedupIds(self._limits)
         in_request = unrepeated(known, dedup_ids, count, self._now_ms, self._limits)
@@ -424,6 +422,10 @@ class PublishPlan:
                 kept.append(place)
             numbers.append(number)
         plan_numbers = {place: numbers[number] for place, number in in_request.numbers.items()}
+        if all_or_none:
+            # Numbers below the count of the plan are messages of the requests in front.
+            in_front = sum(number < self.count for number in plan_numbers.values())
+            check_all_or_none("topic", self.topic.name, count, len(in_request.stored) + in_front, len(kept))
         return Repeats(kept, in_request.stored, plan_numbers)
 
     def _add(
