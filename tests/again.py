@@ -18,12 +18,12 @@ MOST = 3
 FINAL = (
     "tests/engine/test_mixed_faults.py",
     "tests/engine/test_pair_of_brokers.py",
-    "tests/system/test_acknowledge_survives.py",
-    "tests/system/test_kill_nine.py",
-    "tests/system/test_killed_between_slices.py",
-    "tests/system/test_only_fsynced_survives.py",
-    "tests/system/test_power_failures.py",
-    "tests/system/test_power_failures_of_fills.py",
+    "tests/system/kills/test_acknowledge_survives.py",
+    "tests/system/kills/test_kill_nine.py",
+    "tests/system/kills/test_killed_between_slices.py",
+    "tests/system/power/test_only_fsynced_survives.py",
+    "tests/system/power/test_power_failures.py",
+    "tests/system/power/test_power_failures_of_fills.py",
 )
 """The checks of acknowledged messages. Their choices are random, so a second run proves nothing about the first."""
 

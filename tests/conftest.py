@@ -14,9 +14,9 @@ from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.internal.constants_ast import Constants
 
 LONGEST = (
-    "system/test_kill_nine.py",
-    "system/test_only_fsynced_survives.py",
-    "system/test_power_failures.py",
+    "system/kills/test_kill_nine.py",
+    "system/power/test_only_fsynced_survives.py",
+    "system/power/test_power_failures.py",
     "engine/test_mixed_faults.py",
     "model",
     "spark",

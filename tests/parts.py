@@ -30,9 +30,9 @@ from hashlib import sha256
 from hashlib import sha512 as sha512_of
 from pathlib import Path
 
-from support.chromium import AXE_FILE, UNPACKED, find_chromium
-from support.network_namespace import lacks_namespaces
+from support.console.chromium import AXE_FILE, UNPACKED, find_chromium
 from support.postgresql.installation import find_programs
+from support.processes.network_namespace import lacks_namespaces
 
 ROOT = Path(__file__).resolve().parents[1]
 VENVS = ROOT / ".venv" / "parts"
@@ -179,13 +179,13 @@ def install_nothing(_deadline: float) -> None:
 
 def run_kill_rounds() -> None:
     counts = {"CMQD_KILL_ROUNDS": str(KILL_ROUNDS), "CMQD_POWER_FAILURES": str(POWER_FAILURES)}
-    files = ("tests/system/test_kill_nine.py", "tests/system/test_only_fsynced_survives.py")
+    files = ("tests/system/kills/test_kill_nine.py", "tests/system/power/test_only_fsynced_survives.py")
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=counts)
 
 
 def run_models() -> None:
     full = {"HYPOTHESIS_PROFILE": "full"}
-    files = ("tests/model", "tests/core/test_salvage.py")
+    files = ("tests/model", "tests/core/recovery/test_salvage.py")
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=full)
 
 
@@ -194,20 +194,24 @@ def lacks_failing_calls() -> list[str]:
 
 
 def run_failing_calls() -> None:
-    run_pytest(sys.executable, "-s", "tests/system/test_failing_calls.py", environment={"CMQD_FAILING_CALLS": "sites"})
+    run_pytest(
+        sys.executable, "-s", "tests/system/power/test_failing_calls.py", environment={"CMQD_FAILING_CALLS": "sites"}
+    )
 
 
 def run_restarts() -> None:
     rounds = {"CMQD_RESTART_ROUNDS": str(RESTARTS)}
-    run_pytest(sys.executable, "tests/system/test_consumers_survive_restarts.py", environment=rounds)
+    run_pytest(sys.executable, "tests/system/kills/test_consumers_survive_restarts.py", environment=rounds)
 
 
 def run_unused_queues() -> None:
-    run_pytest(sys.executable, "tests/system/test_unused_queues.py", environment={"CMQD_UNUSED_QUEUES": "1"})
+    run_pytest(sys.executable, "tests/system/kills/test_unused_queues.py", environment={"CMQD_UNUSED_QUEUES": "1"})
 
 
 def run_costs() -> None:
-    run_pytest(sys.executable, "tests/server/test_cost.py", environment={"CMQD_COST_MESSAGES": str(COST_MESSAGES)})
+    run_pytest(
+        sys.executable, "tests/server/admission/test_cost.py", environment={"CMQD_COST_MESSAGES": str(COST_MESSAGES)}
+    )
 
 
 def run_fuzz() -> None:
@@ -235,9 +239,13 @@ def run_long_benches() -> None:
 
 FRAMEWORKS = ("tests/taskiq", "tests/faststream")
 """Rooms of the packages with requirements that exclude the lowest versions of the other extras."""
-OPENAPI = "tests/gateway/test_rest_openapi_valid.py"
+OPENAPI = "tests/gateway/rest/test_openapi_valid.py"
 """Needs openapi-spec-validator; its requirements exclude the lowest versions of the extras."""
-LOWEST_SPARK = ("tests/spark/test_batch.py", "tests/spark/test_stream.py", "tests/spark/test_sink.py")
+LOWEST_SPARK = (
+    "tests/spark/reading/test_batch.py",
+    "tests/spark/reading/test_stream.py",
+    "tests/spark/sink/test_sink.py",
+)
 
 
 def install_lowest(deadline: float) -> None:

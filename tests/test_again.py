@@ -28,7 +28,10 @@ def test_always_fails():
         ([], "no test failed"),
         (["tests/core/test_a.py"], "no test ran"),
         ([f"tests/core/test_a.py::test_{number}" for number in range(again.MOST + 1)], "4 tests failed"),
-        (["tests/core/test_a.py::test_1", "tests/system/test_kill_nine.py::test_rounds"], "no acknowledged message"),
+        (
+            ["tests/core/test_a.py::test_1", "tests/system/kills/test_kill_nine.py::test_rounds"],
+            "no acknowledged message",
+        ),
     ],
 )
 def test_failures_that_are_final(tests: list[str], words: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cmqd_bench import pages
-from support.prose import LONG, markdown_blocks, measure, python_blocks
+from support.documents.prose import LONG, markdown_blocks, measure, python_blocks
 
 ROOT = Path(__file__).parents[1]
 

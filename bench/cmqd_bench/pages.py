@@ -7,6 +7,7 @@
 - ``README.md``, ``docs/benchmarks.md``, ``docs/peers.svg`` and ``docs/curves.svg``: the comparison with other brokers,
   and the scale curves, from the newest ``*-peers.json`` and ``*-curves.json`` in ``bench/results``.
 - ``cmqd/ROOMS.md``: the packages and their modules, from the first sentences of the docstrings; no part by hand.
+  ``tests/support/README.md``: the same for the parts that tests share.
 - ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
 - ``protocol/SPEC.md``, ``protocol/SEGMENTS.md``, ``docs/model.md``, ``docs/topics.md``: the tables of attributes, from
   ``cmqd_types.attributes``.
@@ -57,6 +58,11 @@ ROOMS_HEAD = """# The rooms and their modules
 
 Made from the first sentences of the docstrings (`make docs`). [Architecture](ARCHITECTURE.md) says what a room must not
 know, and how the rooms work together."""
+
+SUPPORT_HEAD = """# Parts that tests share
+
+Made from the first sentences of the docstrings (`make docs`). A folder is for one room or one idea; look here before
+you write a rig, a client or a loop that waits."""
 
 Result = dict[str, Any]
 
@@ -258,16 +264,15 @@ def glossary_table(package: ModuleType) -> str:
     return "\n".join(["| term | meaning |", "| --- | --- |", *rows])
 
 
-def rooms() -> list[str]:
-    """Return every package of the product, as a path in the checkout."""
-    tops = [ROOT / "cmqd", *(ROOT / "protocol").glob("*/"), *(ROOT / "client").glob("*/")]
+def rooms(*tops: Path) -> list[str]:
+    """Return every package below these folders, as a path in the checkout."""
     packages = [file.parent for top in tops for file in top.rglob("__init__.py")]
     return sorted(str(package.relative_to(ROOT)) for package in packages)
 
 
 def modules_table(room: str) -> str:
     """Return the table of a room: its modules and the first sentences of their docstrings."""
-    modules = [path for path in sorted((ROOT / room).glob("*.py")) if path.name != "__init__.py"]
+    modules = [path for path in sorted((ROOT / room).glob("*.py")) if not path.name.startswith(("__init__", "test_"))]
     rows = [f"| `{path.stem}` | {first_sentence(path)} |" for path in modules]
     return "\n".join(["| module | contents |", "| --- | --- |", *rows])
 
@@ -281,12 +286,21 @@ def first_sentence(path: Path) -> str:
     return names.replace("|", "\\|")
 
 
-def rooms_page() -> str:
-    """Return ROOMS.md: the modules of all packages."""
+def rooms_page(head: str, *tops: Path) -> str:
+    """Return a page with the modules of all packages below these folders."""
     parts = [
-        f"## {room}\n\n{first_sentence(ROOT / room / '__init__.py')}.\n\n{modules_table(room)}" for room in rooms()
+        f"## {room}\n\n{first_sentence(ROOT / room / '__init__.py')}.\n\n{modules_table(room)}" for room in rooms(*tops)
     ]
-    return "\n\n".join([ROOMS_HEAD, *parts]) + "\n"
+    return "\n\n".join([head, *parts]) + "\n"
+
+
+def module_pages() -> dict[Path, str]:
+    """Return the pages of modules: of the product, and of the parts that tests share."""
+    product = (ROOT / "cmqd", *(ROOT / "protocol").glob("*/"), *(ROOT / "client").glob("*/"))
+    return {
+        ROOT / "cmqd/ROOMS.md": rooms_page(ROOMS_HEAD, *product),
+        ROOT / "tests/support/README.md": rooms_page(SUPPORT_HEAD, ROOT / "tests/support"),
+    }
 
 
 PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
@@ -335,7 +349,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs/benchmarks.svg": plot(),
         ROOT / "docs/peers.svg": parts.peers_svg(stored("peers")),
         ROOT / "docs/curves.svg": parts.curves_svg(stored("curves")),
-        ROOT / "cmqd/ROOMS.md": rooms_page(),
+        **module_pages(),
     }
     for file, name, make in PARTS:
         path = ROOT / file

@@ -10,7 +10,7 @@ import pytest
 
 from cmqd_bench.commands.command_line import build_parser
 from cmqd_bench.commands.plans import ATTACK_CASES
-from support.long_benches import long_bench
+from support.bench.long_benches import long_bench
 
 
 @long_bench

@@ -17,8 +17,8 @@ from cmqd_bench.curves.cliffs import cliffs_of, find_cliffs
 from cmqd_bench.curves.run import MAX_RSS_MIB, hindrance
 from cmqd_bench.figures import results
 from cmqd_bench.figures.results import Row, Scenario, is_overloaded, points
-from support.bench_results import results_of
-from support.long_benches import long_bench
+from support.bench.long_benches import long_bench
+from support.bench.results_files import results_of
 
 FLAT = Scenario(name="queues", title="over N queues", is_curve=True)
 BODY = Scenario(name="body", title="with N bytes", is_curve=True, expected_slope=1.0, fixed_cost_x=1_000.0)

@@ -52,7 +52,7 @@ from cmqd_protocol.messages import (
 )
 from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState, write_manifest
 from cmqd_types.messages import ReceivedMessage
-from support.bench_results import results_of
+from support.bench.results_files import results_of
 
 needs_compiler = pytest.mark.skipif(
     compiling.compiler() is None, reason="the load generator is a C program, and this machine has no C compiler"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.long_benches import long_bench
+from support.bench.long_benches import long_bench
 
 pytestmark = pytest.mark.system
 

@@ -18,7 +18,7 @@ from cmqd_bench.spark.log import SEGMENTS, sealed, write_log
 from cmqd_bench.spark.reading import ratios
 from cmqd_bench.spark.report import lines_of
 from cmqd_bench.spark.tail import VARIANTS, PacedSender, pin
-from support.long_benches import long_bench
+from support.bench.long_benches import long_bench
 
 
 def test_parts_are_chosen_by_name():

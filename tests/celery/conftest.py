@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cmqd_client import Client, connect
-from support.local_server import LocalServer
-from support.running_broker import RunningBroker
+from support.client.local_server import LocalServer
+from support.processes.running_broker import RunningBroker
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from cmqd_kombu.consuming import Consumer, Consuming, Delivery
 from cmqd_kombu.options import Options
 from cmqd_kombu.routing import Routing
 from cmqd_protocol import messages as wire
-from support.local_server import LocalServer
+from support.client.local_server import LocalServer
 
 
 class Channel:

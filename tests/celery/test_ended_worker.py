@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cmqd_client import connect
-from support.long_benches import long_bench
-from support.running_broker import RunningBroker
+from support.bench.long_benches import long_bench
+from support.processes.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
 

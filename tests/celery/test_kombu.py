@@ -20,8 +20,8 @@ from kombu.messaging import Consumer, Producer
 
 import cmqd_kombu
 from cmqd_client.address import parse_address
-from support.running_broker import RunningBroker
-from support.silent_port import reserve_port
+from support.processes.running_broker import RunningBroker
+from support.processes.silent_port import reserve_port
 
 pytestmark = pytest.mark.system
 

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from cmq_cli.app import run
-from support.cmq_runs import Cmq, Ran, ThreadedServer
+from support.client.cmq_runs import Cmq, Ran, ThreadedServer
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from cmqd_client.address import parse_address
 from cmqd_client.administration.inspection import Setting
 from cmqd_client.errors import PermissionDenied
 from cmqd_gateway.console.signed_texts import Purpose, read
-from support.cmq_runs import Cmq, ThreadedServer
+from support.client.cmq_runs import Cmq, ThreadedServer
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from cmq_cli.exitcodes import ExitCode
 from cmqd_protocol import messages as wire
-from support.cmq_runs import ThreadedServer
+from support.client.cmq_runs import ThreadedServer
 
 pytestmark = pytest.mark.system
 

@@ -8,7 +8,7 @@ from cmq_cli.exitcodes import ExitCode
 from cmq_cli.streams import batches
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from support.cmq_runs import Cmq, ThreadedServer
+from support.client.cmq_runs import Cmq, ThreadedServer
 
 
 def _bodies(server: ThreadedServer) -> list[bytes]:

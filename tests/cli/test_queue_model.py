@@ -13,7 +13,7 @@ from cmq_cli.exitcodes import ExitCode
 from cmq_cli.values import parse_moment
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from support.cmq_runs import Cmq, ThreadedServer
+from support.client.cmq_runs import Cmq, ThreadedServer
 
 
 @pytest.mark.parametrize(

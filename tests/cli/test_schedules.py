@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cmq_cli.exitcodes import ExitCode
-from support.cmq_runs import Cmq, ThreadedServer
+from support.client.cmq_runs import Cmq, ThreadedServer
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_segment import scan
 from cmqd_segment.manifest import CACHE_FORMAT, Manifest, SegmentState, read_manifest, write_manifest
-from support.cmq_runs import Cmq, ThreadedServer
-from support.log_rig import LogRig, ProcessPlace
-from support.verified import verify_folder
+from support.client.cmq_runs import Cmq, ThreadedServer
+from support.storage.log_rig import LogRig, ProcessPlace
+from support.storage.verified import verify_folder
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from cmq_cli import session
 from cmq_cli.exitcodes import ExitCode
 from cmq_cli.output import Output
 from cmqd_protocol import messages as wire
-from support.cmq_runs import Cmq, ThreadedServer
-from support.silent_port import reserve_port
+from support.client.cmq_runs import Cmq, ThreadedServer
+from support.processes.silent_port import reserve_port
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from cmq_cli.exitcodes import ExitCode
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from support.cmq_runs import Cmq, ThreadedServer
+from support.client.cmq_runs import Cmq, ThreadedServer
 from support.eventually import eventually
 
 

@@ -8,9 +8,9 @@ import pytest
 import uvloop
 
 from cmqd_client import Client, connect
-from support.local_server import LocalServer
-from support.running_broker import RunningBroker
-from support.silent_port import reserve_port
+from support.client.local_server import LocalServer
+from support.processes.running_broker import RunningBroker
+from support.processes.silent_port import reserve_port
 
 
 def _debug_loop() -> asyncio.AbstractEventLoop:

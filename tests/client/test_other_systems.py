@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.environment import plain_environment
+from support.processes.environment import plain_environment
 
 ELSEWHERE = """
 import asyncio, builtins, os, select, signal, socket, sys

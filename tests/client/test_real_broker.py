@@ -28,7 +28,7 @@ from cmqd_client.errors import (
     ReceiptHandleInvalid,
     TimeNotRewindable,
 )
-from support.running_broker import RunningBroker
+from support.processes.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
 

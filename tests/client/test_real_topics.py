@@ -24,8 +24,8 @@ from cmqd_client.errors import (
     TopicInUse,
     TopicNotFound,
 )
-from support.running_broker import RunningBroker
-from support.webhook_receiver import Received, WebhookReceiver, answer
+from support.processes.running_broker import RunningBroker
+from support.server.webhook_receiver import Received, WebhookReceiver, answer
 
 pytestmark = pytest.mark.system
 

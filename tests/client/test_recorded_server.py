@@ -17,10 +17,10 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import FIELD_FEATURES, ServerFacts
 from cmqd_protocol.limits import PREAMBLE_BYTES
 from cmqd_protocol.messages import DeadLetterMessages, Locate
-from support.local_server import LocalServer
-from support.newer import extends, frames
-from support.recorded_sessions import CLIENT_NONCE, PRODUCER_SESSION, converse, fixed_bytes, url
-from support.vectors import load, names
+from support.client.local_server import LocalServer
+from support.protocol.newer import extends, frames
+from support.protocol.vectors import load, names
+from support.server.recorded_sessions import CLIENT_NONCE, PRODUCER_SESSION, converse, fixed_bytes, url
 
 SESSIONS = load("sessions")
 OLDER_SERVERS = {session["name"]: session for session in load("older_servers")}

@@ -29,9 +29,9 @@ from cmqd_client.topics.filter_tests import Fate, FilterMatch
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_types.topics import SubscriptionMatch
+from support.client.faulty_link import LinkConnection
+from support.client.local_server import LocalServer
 from support.eventually import eventually
-from support.faulty_link import LinkConnection
-from support.local_server import LocalServer
 
 # ---------------------------------------------------------------------- topics
 

@@ -26,8 +26,8 @@ from cmqd_client.errors import (
 )
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
+from support.client.local_server import LocalServer
 from support.eventually import eventually
-from support.local_server import LocalServer
 
 LONGEST_INTERVAL = 300
 """Seconds; the next check of every half message is due after as long."""

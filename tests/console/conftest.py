@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from support.chromium import find_chromium
-from support.console_rig import Account, ConsoleBroker, Visits
-from support.console_rig import visits as visiting
+from support.console.chromium import find_chromium
+from support.console.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import visits as visiting
 
 EXPECT_SECONDS = 60
 """Far more than a page needs on a busy machine; a condition that never comes fails then."""

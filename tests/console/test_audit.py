@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Locator, Page, expect
 
-from support.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import Account, ConsoleBroker, Visits
 
 HEAD = 1
 """Rows of a table above its entries."""

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from cmqd_client import sync
 from cmqd_client.address import parse_address
-from support.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import Account, ConsoleBroker, Visits
 from support.eventually import eventually_elsewhere
 
 

@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from support.console_rig import Account, Visits
+from support.console.console_rig import Account, Visits
 
 
 def dead_letters(page: Page, queue: str = "orders-dead") -> Page:

@@ -3,7 +3,7 @@
 from playwright.sync_api import Locator, Page, expect
 
 from cmqd_client import TransactionStatus
-from support.console_rig import Account, Visits
+from support.console.console_rig import Account, Visits
 
 
 def half_messages(page: Page) -> Locator:

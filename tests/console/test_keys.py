@@ -6,7 +6,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from cmqd_client.accounts import AccessKey
 from cmqd_client.errors import AccountNotFound, PermissionDenied
-from support.console_rig import Account, ConsoleBroker, Key, Visits
+from support.console.console_rig import Account, ConsoleBroker, Key, Visits
 from support.eventually import eventually_elsewhere
 
 

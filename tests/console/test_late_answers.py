@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from support.console_rig import Account, Visits
+from support.console.console_rig import Account, Visits
 
 MANY = 22
 """More queues than a page has: then there is a search."""

@@ -5,8 +5,8 @@ import signal
 
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from support.console_rig import Account, ConsoleBroker, Visits
-from support.console_rig import visits as visiting
+from support.console.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import visits as visiting
 
 
 def overview(visits: Visits, account: Account, query: str = "", **options: object) -> Page:

@@ -7,10 +7,10 @@ from typing import Any, Final
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from support.chromium import AXE_FILE
-from support.console_pages import PAGES, declared_files, existing_pages, show
-from support.console_rig import Account, ConsoleBroker, Visits
-from support.console_rig import visits as visiting
+from support.console.chromium import AXE_FILE
+from support.console.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import visits as visiting
+from support.console.pages import PAGES, declared_files, existing_pages, show
 from support.eventually import eventually_elsewhere
 
 PHONE: Final = {"width": 390, "height": 844}

@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from cmqd_client.sync import Queue
-from support.chromium import AXE_FILE
-from support.console_rig import Account, Visits
+from support.console.chromium import AXE_FILE
+from support.console.console_rig import Account, Visits
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from support.chromium import AXE_FILE
-from support.console_declarations import declare
-from support.console_rig import Account, Visits
+from support.console.chromium import AXE_FILE
+from support.console.console_rig import Account, Visits
+from support.console.declarations import declare
 from support.eventually import eventually_elsewhere
 
 

@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Locator, Page, expect
 
-from support.console_rig import Account, Visits
+from support.console.console_rig import Account, Visits
 
 
 def schedules(page: Page) -> Locator:

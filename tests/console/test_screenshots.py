@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from support.console_pages import PAGES, existing_pages, show
-from support.console_rig import Account, ConsoleBroker, Visits
-from support.console_rig import visits as visiting
+from support.console.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import visits as visiting
+from support.console.pages import PAGES, existing_pages, show
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "console"
 LANGUAGES = {"en": "en-US", "zh": "zh-CN"}

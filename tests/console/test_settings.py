@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
-from support.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import Account, ConsoleBroker, Visits
 
 
 def open_settings(page: Page, broker: ConsoleBroker) -> None:

@@ -4,7 +4,7 @@ import re
 
 from playwright.sync_api import Page, Route, expect
 
-from support.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import Account, ConsoleBroker, Visits
 
 
 def fill_in(page: Page, secret_id: str, secret_key: str) -> None:

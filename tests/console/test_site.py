@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from support.chromium import AXE_FILE
+from support.console.chromium import AXE_FILE
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from support.console_rig import Account, ConsoleBroker, Visits
-from support.console_rig import visits as visiting
+from support.console.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import visits as visiting
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from cmqd_client import sync
-from support.console_rig import Account, ConsoleBroker, Visits
-from support.console_rig import visits as visiting
-from support.running_gateway import RunningGateway
-from support.running_server import RunningServer
+from support.console.console_rig import Account, ConsoleBroker, Visits
+from support.console.console_rig import visits as visiting
+from support.processes.running_gateway import RunningGateway
+from support.processes.running_server import RunningServer
 
 PAGES = {
     "": "Overview",

@@ -5,8 +5,8 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from support.console_declarations import declare
-from support.console_rig import Account, Visits
+from support.console.console_rig import Account, Visits
+from support.console.declarations import declare
 
 NOWHERE = "http://127.0.0.1:9/hook"
 """The broker of the tests does not post to its own machine: each attempt fails at once."""

@@ -7,10 +7,10 @@ from cmqd.core.domain_errors import TimeNotRewindable
 from cmqd.core.facts.queues import LEASE_BUCKET_MS
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import ClockOffset
-from support import alone
-from support.core_builders import ACCOUNT, START_MS, Rig, counts
-from support.core_facts import facts
-from support.rewinds import consume
+from support.core import alone
+from support.core.builders import ACCOUNT, START_MS, Rig, counts
+from support.core.facts import facts
+from support.core.rewinds import consume
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS

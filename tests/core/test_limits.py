@@ -17,11 +17,11 @@ from cmqd.core.limits import Limits, check_range
 from cmqd.core.names import check_name, check_queue_name
 from cmqd_types.attributes import QUEUE
 from support.cases import each_case
-from support.core_builders import ACCOUNT, Rig
-from support.core_facts import facts
+from support.core.builders import ACCOUNT, Rig
+from support.core.facts import facts
 
 SPEC = {each.name: (each.low, each.high, int(str(each.default))) for each in QUEUE.values() if each.is_number}
-"""Lowest, highest, default. ``tests/gateway/openapi_shape.txt`` has the numbers themselves."""
+"""Lowest, highest, default. ``tests/gateway/rest/openapi_shape.txt`` has the numbers themselves."""
 TOGETHER: dict[str, dict[str, int | str]] = {
     "rewind_ms": {"retention_ms": 1_296_000_000},
     "dead_letter_max_receives": {"dead_letter_queue": "dlq"},

@@ -4,9 +4,9 @@ from itertools import cycle, islice
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from support.core_builders import ACCOUNT, KEY, Rig
-from support.core_facts import facts
-from support.invariants import check_broker
+from support.core.builders import ACCOUNT, KEY, Rig
+from support.core.facts import facts
+from support.core.invariants import check_broker
 
 SMALL = Limits(window_bytes=2_000, page_messages=4, budget_bytes=4_000_000)
 

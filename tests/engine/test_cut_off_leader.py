@@ -20,7 +20,7 @@ from cmqd_client.events import Connected, Event
 from support.eventually import eventually
 from support.postgresql.installation import Installation
 from support.postgresql.servers import PostgresCluster
-from support.running_broker import RunningBroker
+from support.processes.running_broker import RunningBroker
 
 pytestmark = [pytest.mark.system, pytest.mark.postgresql]
 

@@ -8,8 +8,8 @@ import pytest
 
 from cmqd.engine.database import Newest, Session
 from cmqd.engine.engine_errors import EngineUnavailable, LogIdMismatch
-from support.engine_rig import Broker, Cluster, Worker
-from support.memory_engine import Fault
+from support.engine.engine_rig import Broker, Cluster, Worker
+from support.engine.memory_engine import Fault
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Each way in which a replicated database tells less than the truth, as a scene; decision 0194 lists them.
 
-A scene passes with the real engine, and fails with each engine that lacks its guard (``support.engine_mutants``). The
+A scene passes with the real engine, and fails with each engine that lacks its guard (``support.engine.mutants``). The
 scenes are what hypothesis finds in ``test_interleavings``, shrunk and put into words.
 """
 
@@ -10,9 +10,9 @@ import pytest
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
-from support import engine_mutants as without
-from support.engine_rig import Cluster, cluster_of
-from support.memory_engine import Fault, MemorySession
+from support.engine import mutants as without
+from support.engine.engine_rig import Cluster, cluster_of
+from support.engine.memory_engine import Fault, MemorySession
 
 Scene = Callable[[Cluster], None]
 

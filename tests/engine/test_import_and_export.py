@@ -9,9 +9,9 @@ import pytest
 from cmqd.__main__ import main
 from cmqd.exit_codes import ExitCode
 from cmqd.testing.broker_process import BrokerNotReadyError
-from support.journey import Journey
+from support.engine.journey import Journey
 from support.postgresql.servers import PostgresCluster
-from support.running_broker import RunningBroker
+from support.processes.running_broker import RunningBroker
 
 pytestmark = [pytest.mark.system, pytest.mark.postgresql]
 

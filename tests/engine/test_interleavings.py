@@ -1,4 +1,4 @@
-"""Interleavings of brokers, servers and faults that hypothesis finds; see :mod:`support.engine_machine`."""
+"""Interleavings of brokers, servers and faults that hypothesis finds; see :mod:`support.engine.machine`."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -6,9 +6,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from model.judge import profile
 
 from cmqd.engine.fencing import FencedEngine
-from support import engine_mutants as without
-from support.engine_machine import EngineMachine, HazardMachine
-from support.memory_engine import MemorySession
+from support.engine import mutants as without
+from support.engine.machine import EngineMachine, HazardMachine
+from support.engine.memory_engine import MemorySession
 
 TestEngine = EngineMachine.TestCase
 TestEngine.settings = profile(200)

@@ -18,8 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from support.crash.checker import check
-from support.crash.history import GetAttributes, History
 from support.crash.load import (
     BACKLOG,
     DEAD,
@@ -41,6 +39,8 @@ from support.crash.load import (
 from support.crash.load_moves import DedupProducer, Redriver, Rewinder
 from support.crash.load_topics import APPLES, FILTERS, PEARS, STRICT, TOPIC, NumberedPublisher, Publisher
 from support.crash.load_transactions import Books, TransactionalProducer
+from support.crash.promises.checker import check
+from support.crash.promises.history import GetAttributes, History
 from support.crash.session import Session
 from support.eventually import eventually
 from support.mixed_faults.brokers import Pair

@@ -17,8 +17,8 @@ from cmqd_client.errors import CmqError
 from support.crash.broker import CrashingBroker
 from support.postgresql.installation import Installation
 from support.postgresql.servers import PostgresCluster
-from support.running_broker import RunningBroker
-from support.stopped_process import stop
+from support.processes.running_broker import RunningBroker
+from support.processes.stopped_process import stop
 
 pytestmark = [pytest.mark.system, pytest.mark.postgresql]
 

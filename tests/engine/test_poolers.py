@@ -11,9 +11,9 @@ from cmqd.engine.engine_errors import PoolerBetween
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.postgresql import PostgresDatabase
 from cmqd.exit_codes import ExitCode
-from support.environment import broker_environment
 from support.postgresql.pooler import Pooler
 from support.postgresql.servers import PostgresCluster
+from support.processes.environment import broker_environment
 
 pytestmark = [pytest.mark.system, pytest.mark.postgresql]
 SHARD = 1 << 23

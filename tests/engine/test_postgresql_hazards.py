@@ -16,7 +16,7 @@ from cmqd.engine.database import Commit, ConnectionLost, KeepWaiting, Session
 from cmqd.engine.engine_errors import Fenced
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
-from support.engine_mutants import BelievesSlowAppends, LooksAheadAlone
+from support.engine.mutants import BelievesSlowAppends, LooksAheadAlone
 from support.eventually import eventually_elsewhere
 from support.postgresql.installation import Installation
 from support.postgresql.leaders import Leader, row_of, stored_lsns, wait_until_unreplicated

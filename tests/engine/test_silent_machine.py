@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cmqd.exit_codes import ExitCode
-from support.environment import plain_environment
-from support.network_namespace import lacks_namespaces
+from support.processes.environment import plain_environment
+from support.processes.network_namespace import lacks_namespaces
 
 TESTS = Path(__file__).resolve().parents[1]
 LACKING = lacks_namespaces()
@@ -26,7 +26,7 @@ pytestmark = [
 def test_a_standby_leads_when_the_leaders_machine_is_silent() -> None:
     """The primary ends the leader's sessions by its own limits of time; the old leader ends behind the silence."""
     ran = subprocess.run(
-        ["unshare", "-n", sys.executable, "-m", "support.silent_machine"],
+        ["unshare", "-n", sys.executable, "-m", "support.engine.silent_machine"],
         cwd=TESTS,
         env=plain_environment(),
         check=False,

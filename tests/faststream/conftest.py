@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.local_server import LocalServer
+from support.client.local_server import LocalServer
 
 
 @pytest.fixture

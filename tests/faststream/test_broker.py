@@ -14,8 +14,8 @@ from cmqd_client.errors import QueueDiffers, QueueNotFound
 from cmqd_faststream import CmqBroker, CmqMessage, CmqResponse, CmqRouter, Delivery
 from cmqd_faststream.annotations import CmqMessage as MessageArgument
 from cmqd_protocol import messages as wire
+from support.client.local_server import LocalServer
 from support.eventually import eventually
-from support.local_server import LocalServer
 
 DEAD: QueueAttributes = {"dead_letter_queue": "dead", "dead_letter_max_receives": 10}
 

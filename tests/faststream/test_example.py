@@ -8,7 +8,7 @@ import pytest
 
 from cmqd_faststream import CmqBroker
 from support.eventually import eventually
-from support.running_broker import RunningBroker
+from support.processes.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
 

@@ -20,8 +20,8 @@ from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.messages import GetServerStatus
 from cmqd_protocol.server_connection import ServerConnection
-from support.connection_pair import ConnectionPair, a_client, a_server
-from support.vectors import load
+from support.protocol.connection_pair import ConnectionPair, a_client, a_server
+from support.protocol.vectors import load
 
 Machine = ServerConnection | ClientConnection
 

@@ -35,9 +35,9 @@ from cmqd_gateway.rest.table import BASE
 from cmqd_kombu import envelope
 from cmqd_kombu.channel import Channel
 from cmqd_kombu.consuming import Delivery
-from support.cmq_requests import PATH, encoded
-from support.edge_values import Schemas, json_of, json_value, text
-from support.gateway_rig import GatewayRig
+from support.gateway.cmq_requests import PATH, encoded
+from support.gateway.edge_values import Schemas, json_of, json_value, text
+from support.gateway.gateway_rig import GatewayRig
 
 SECONDS = float(os.environ.get("CMQD_FUZZ_SECONDS", "0"))
 SEED = int(os.environ.get("CMQD_FUZZ_SEED", "0")) or (random.SystemRandom().getrandbits(32) if SECONDS else 36)

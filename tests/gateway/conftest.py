@@ -7,10 +7,10 @@ import pytest
 import structlog
 import uvloop
 
-from support.cmq_calls import CmqCalls
-from support.gateway_rig import GatewayRig
-from support.local_server import LocalServer
-from support.rest_calls import RestCalls
+from support.client.local_server import LocalServer
+from support.gateway.cmq_calls import CmqCalls
+from support.gateway.gateway_rig import GatewayRig
+from support.gateway.rest_calls import RestCalls
 
 
 def _debug_loop() -> asyncio.AbstractEventLoop:

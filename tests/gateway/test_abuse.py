@@ -13,9 +13,9 @@ import pytest
 
 from cmqd_gateway.http.connection_guard import ConnectionGuards
 from cmqd_gateway.process.gateway_settings import Settings
-from support.cmq_requests import PATH, encoded
 from support.eventually import eventually
-from support.gateway_rig import GatewayRig, RigClock
+from support.gateway.cmq_requests import PATH, encoded
+from support.gateway.gateway_rig import GatewayRig, RigClock
 
 CERTIFICATE = Path(__file__).parents[1] / "support/tls/certificate.pem"
 KEY = CERTIFICATE.with_name("key.pem")

@@ -15,9 +15,9 @@ from cmqd_client.errors import ClientClosed, CmqError, ServerUnreachable
 from cmqd_client.events import ClientState
 from cmqd_gateway.broker.broker_connections import BrokerConnections, TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.callers.key_secrets import KeySecret
+from support.client.local_server import LocalServer
 from support.eventually import eventually
-from support.gateway_rig import RigClock
-from support.local_server import LocalServer
+from support.gateway.gateway_rig import RigClock
 
 
 class Rig:

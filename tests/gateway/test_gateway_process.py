@@ -18,13 +18,13 @@ from cmqd_client import sync
 from cmqd_gateway.process.command import broker_address, read_key, warn_of_plain_http, write_ready_file
 from cmqd_gateway.process.command import run as main
 from cmqd_gateway.process.gateway_settings import Settings
-from support.certificates import make_certificate, shown_certificate
-from support.cmq_requests import PATH, encoded, signed
-from support.environment import plain_environment
 from support.eventually import eventually_elsewhere
-from support.running_gateway import RunningGateway
-from support.running_server import RunningServer
-from support.silent_port import reserve_port
+from support.gateway.cmq_requests import PATH, encoded, signed
+from support.processes.environment import plain_environment
+from support.processes.running_gateway import RunningGateway
+from support.processes.running_server import RunningServer
+from support.processes.silent_port import reserve_port
+from support.tls.certificates import make_certificate, shown_certificate
 
 pytestmark = pytest.mark.system
 

@@ -16,7 +16,7 @@ from cmqd_gateway.callers.key_secrets import (
     TooManyUnknownIds,
 )
 from cmqd_gateway.callers.new_ids import NEW_IDS_PER_SECOND
-from support.gateway_rig import KeyTable, RigClock
+from support.gateway.gateway_rig import KeyTable, RigClock
 
 KEY = KeySecret("id", "secret")
 ADDRESS = "192.0.2.1"

@@ -12,9 +12,9 @@ import pytest
 from cmqd_gateway.cmq.errors import Reason
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
-from support.cmq_calls import CmqCalls
-from support.gateway_rig import GatewayRig
-from support.rest_calls import RestCalls
+from support.gateway.cmq_calls import CmqCalls
+from support.gateway.gateway_rig import GatewayRig
+from support.gateway.rest_calls import RestCalls
 
 
 async def test_queues_and_topics_of_an_account_have_a_limit() -> None:

@@ -12,11 +12,11 @@ from aiohttp import web
 from cmqd_client import Client, Message, Queue
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.server import DRAIN_SECONDS
-from support.cmq_requests import PATH, encoded
 from support.eventually import eventually
-from support.gateway_rig import GatewayRig
-from support.lost_answers import fail, lose_next_answer
-from support.rest_calls import RestCalls
+from support.gateway.cmq_requests import PATH, encoded
+from support.gateway.gateway_rig import GatewayRig
+from support.gateway.lost_answers import fail, lose_next_answer
+from support.gateway.rest_calls import RestCalls
 
 
 def request_bytes(rig: GatewayRig, form: dict[str, bytes]) -> bytes:

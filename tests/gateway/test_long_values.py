@@ -9,7 +9,7 @@ from cmqd_gateway.rest.problems import ProblemError
 from cmqd_gateway.rest.reading import read_body
 from cmqd_gateway.rest.types import QueueAttributes
 from support.cases import each_case
-from support.rest_calls import RestCalls
+from support.gateway.rest_calls import RestCalls
 
 LENGTHS = (33_000, 200_000)
 

@@ -7,8 +7,8 @@ import pytest
 
 from cmqd_gateway.callers.key_secrets import KeySecret, KeySecrets, TooManyUnknownIds
 from cmqd_gateway.callers.new_ids import NEW_IDS_PER_SECOND, NewIdRate
-from support.cmq_requests import encoded
-from support.gateway_rig import GatewayRig, KeyTable, RigClock
+from support.gateway.cmq_requests import encoded
+from support.gateway.gateway_rig import GatewayRig, KeyTable, RigClock
 
 
 @pytest.fixture

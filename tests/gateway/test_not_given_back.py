@@ -8,7 +8,7 @@ from cmqd_gateway import gateway
 from cmqd_gateway.broker.broker_connections import TooManyKeysInUse
 from cmqd_gateway.process.gateway_logger import SPARSE_SECONDS, SparseWarning
 from support.eventually import eventually
-from support.gateway_rig import GatewayRig, RigClock
+from support.gateway.gateway_rig import GatewayRig, RigClock
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

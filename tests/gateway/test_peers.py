@@ -25,9 +25,9 @@ from cmqd_gateway.process.gateway_settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import STALLED
-from support.faulty_link import FaultyLink
-from support.gateway_rig import GatewayRig
-from support.local_server import LocalServer
+from support.client.faulty_link import FaultyLink
+from support.client.local_server import LocalServer
+from support.gateway.gateway_rig import GatewayRig
 
 
 def peers_of(url: str = "cmq://id:key@127.0.0.1:5680") -> Peers:

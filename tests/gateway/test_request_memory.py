@@ -12,10 +12,10 @@ import pytest
 
 from cmqd_gateway.cmq.signature import unsigned_names
 from cmqd_gateway.http.turns import HASHED_AT_ONCE, THREAD_BYTES, HashThreads, in_turns
-from support.cmq_requests import encoded
 from support.eventually import eventually
-from support.gateway_rig import GatewayRig
-from support.rest_calls import RestCalls
+from support.gateway.cmq_requests import encoded
+from support.gateway.gateway_rig import GatewayRig
+from support.gateway.rest_calls import RestCalls
 
 LARGE = 2_500_000
 

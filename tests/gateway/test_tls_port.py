@@ -12,10 +12,10 @@ import pytest
 from cmqd_client.address import parse_address
 from cmqd_gateway.broker.peers import Peers
 from cmqd_gateway.process.gateway_reload import Reload
-from support.certificates import make_certificate, shown_certificate, trusting_context
-from support.cmq_requests import PATH
 from support.eventually import eventually
-from support.gateway_rig import GatewayRig
+from support.gateway.cmq_requests import PATH
+from support.gateway.gateway_rig import GatewayRig
+from support.tls.certificates import make_certificate, shown_certificate, trusting_context
 
 
 def https(folder: Path, **settings: Any) -> GatewayRig:

@@ -3,9 +3,9 @@
 import pytest
 
 from cmqd_gateway.process.gateway_settings import Settings
-from support.cmq_requests import PATH, encoded
 from support.eventually import eventually
-from support.gateway_rig import GatewayRig
+from support.gateway.cmq_requests import PATH, encoded
+from support.gateway.gateway_rig import GatewayRig
 
 
 def wrong_requests(rig: GatewayRig) -> dict[str, bytes]:

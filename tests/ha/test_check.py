@@ -15,7 +15,7 @@ from support.eventually import eventually_elsewhere
 from support.postgresql.installation import Installation
 from support.postgresql.leaders import Leader
 from support.postgresql.servers import PostgresCluster
-from support.running_broker import RunningBroker
+from support.processes.running_broker import RunningBroker
 
 pytestmark = [pytest.mark.system, pytest.mark.postgresql]
 

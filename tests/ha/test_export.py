@@ -16,12 +16,12 @@ from cmqd.server.access.accounts_file import ADMIN, AccountsFile, new_document, 
 from cmqd.server.redundancy.engine_accounts import encode_accounts
 from cmqd.storage.storage_errors import WrongFolder
 from cmqd_segment.manifest import MANIFEST_FORMAT, CacheOf, Manifest, read_manifest, write_manifest
+from support.engine.memory_engine import Fault
+from support.engine.moved_logs import Killed, copied, copy_servers, files, is_killed, killed_at, write_folder
+from support.engine.replicas import LogToTheEnd, Replicas
 from support.eventually import eventually
-from support.full_disk import Broker
-from support.log_rig import NOW_MS, body
-from support.memory_engine import Fault
-from support.moved_logs import Killed, copied, copy_servers, files, is_killed, killed_at, write_folder
-from support.replicas import LogToTheEnd, Replicas
+from support.storage.full_disk import Broker
+from support.storage.log_rig import NOW_MS, body
 
 DOCUMENT = new_document(NOW_MS)
 

@@ -24,12 +24,12 @@ from cmqd.storage.folder.log_identity import give_new_log_id
 from cmqd.storage.storage_errors import FolderLocked, WrongFolder
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, LossEntry, Manifest, read_manifest, write_manifest
 from cmqd_segment.records import NumbersReserved
+from support.engine.memory_engine import Fault
+from support.engine.moved_logs import Killed, copied, files, is_killed, killed_at, write_folder
+from support.engine.replicas import Replicas
 from support.eventually import eventually
-from support.full_disk import Broker
-from support.log_rig import NOW_MS, body
-from support.memory_engine import Fault
-from support.moved_logs import Killed, copied, files, is_killed, killed_at, write_folder
-from support.replicas import Replicas
+from support.storage.full_disk import Broker
+from support.storage.log_rig import NOW_MS, body
 
 LAST_LSN = 7
 

@@ -11,10 +11,10 @@ from cmqd.log.values import Redundancy
 from cmqd.server.process.broker_reload import Reload
 from cmqd.server.process.daemon import Daemon
 from cmqd.settings import Settings
+from support.engine.journey import Journey, with_port
+from support.engine.replicas import LogToTheEnd, Replicas
 from support.eventually import eventually
-from support.journey import Journey, with_port
-from support.replicas import LogToTheEnd, Replicas
-from support.running_broker import RunningBroker
+from support.processes.running_broker import RunningBroker
 
 
 class BrokerOverEngine(Daemon):

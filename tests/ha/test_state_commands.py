@@ -15,7 +15,7 @@ from cmqd.ha.handover import Handover
 from cmqd.ha.output import Output
 from cmqd.ha.status import status
 from cmqd.storage.folder.data_folder import boot_id, locked_folder, process_name
-from support.memory_engine import MemoryDatabase
+from support.engine.memory_engine import MemoryDatabase
 
 LEADER_PROCESS = process_name(os.getpid(), boot_id())
 """Of the test, which has the lock of the leader's folder."""

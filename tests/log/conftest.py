@@ -8,8 +8,8 @@ import pytest
 
 from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogFailed
-from support.log_rig import AnyLog, LogRig, MemoryPlace, OpenRig, Place, ProcessPlace
-from support.replicas import Replica, Replicas
+from support.engine.replicas import Replica, Replicas
+from support.storage.log_rig import AnyLog, LogRig, MemoryPlace, OpenRig, Place, ProcessPlace
 
 
 class EnginePlace:

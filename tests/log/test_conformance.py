@@ -17,7 +17,7 @@ from cmqd_segment.records import (
 )
 from cmqd_types.attributes import QueueAttributes
 from cmqd_types.messages import Origin
-from support.log_rig import NOW_MS, LogRig, OpenRig, Place, body, checkpoint_parts, deleted, sent
+from support.storage.log_rig import NOW_MS, LogRig, OpenRig, Place, body, checkpoint_parts, deleted, sent
 
 
 def positions(messages: list[StoredMessage]) -> list[int]:

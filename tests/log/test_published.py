@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from cmqd_segment.published import pack_set
 from cmqd_segment.records import MessagesPublished, MessagesSent, PublishedMessage, StoredMessage, pack_runs
 from cmqd_types.messages import CopyOf, Labels
-from support.log_rig import NOW_MS, LogRig, OpenRig, Place, body
+from support.storage.log_rig import NOW_MS, LogRig, OpenRig, Place, body
 
 TOPIC = 9
 QUEUES = (11, 12, 13)

@@ -31,10 +31,10 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
-from support.core_builders import KEY, every
-from support.core_facts import check_lease_buckets, facts
-from support.invariants import check_broker
-from support.naive_broker import (
+from support.core.builders import KEY, every
+from support.core.facts import check_lease_buckets, facts
+from support.core.invariants import check_broker
+from support.core.naive_broker import (
     STEP_GRAIN_MS,
     NaiveQueue,
     State,

@@ -43,8 +43,8 @@ from cmqd_segment.records import (
 from cmqd_segment.records import QueueDeleted as QueueDeletedRecord
 from cmqd_types.attributes import QueueAttributes
 from cmqd_types.messages import GONE_MOVED, Headers, MessagesPeeked, Origin
-from support.core_builders import NaiveLog
-from support.naive_broker import (
+from support.core.builders import NaiveLog
+from support.core.naive_broker import (
     NaiveMessage,
     NaivePeek,
     NaiveQueue,

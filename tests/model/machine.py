@@ -12,10 +12,10 @@ from model.judge import MOST_TICKS, REST_MS
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from support.core_builders import KEY, START_MS, NaiveLog, every
-from support.core_facts import check_lease_buckets
-from support.invariants import check_broker
-from support.naive_broker import (
+from support.core.builders import KEY, START_MS, NaiveLog, every
+from support.core.facts import check_lease_buckets
+from support.core.invariants import check_broker
+from support.core.naive_broker import (
     NaiveQueue,
     NaiveSessions,
     State,

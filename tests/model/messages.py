@@ -18,8 +18,8 @@ from cmqd_segment.records import (
     VisibilityChanged,
     unpack_runs,
 )
-from support import alone
-from support.naive_broker import (
+from support.core import alone
+from support.core.naive_broker import (
     STEP_GRAIN_MS,
     NaiveMessage,
     NaivePeek,

@@ -32,7 +32,7 @@ from cmqd_segment.records import (
 )
 from cmqd_types.messages import GONE_MOVED
 from cmqd_types.queues import RedriveStatus
-from support.naive_broker import NaiveMessage, NaiveQueue
+from support.core.naive_broker import NaiveMessage, NaiveQueue
 
 ROOM = 50
 """More than all sources of these tests hold: a dead letter never stays for lack of room."""

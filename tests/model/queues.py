@@ -17,7 +17,7 @@ from cmqd.core.domain_errors import (
 )
 from cmqd_segment.records import QueueAttributesSet
 from cmqd_types.attributes import QueueAttributes
-from support.naive_broker import (
+from support.core.naive_broker import (
     NaiveQueue,
 )
 

@@ -12,8 +12,8 @@ from cmqd.core.domain_errors import TimeNotRewindable
 from cmqd.core.outcome import WAITING
 from cmqd_segment.records import AnyRecord, QueueRewound
 from cmqd_types.queues import RewindPreview, Rewound
-from support import alone
-from support.naive_broker import REWIND_GRAIN_MS, STEP_GRAIN_MS, NaiveQueue, State
+from support.core import alone
+from support.core.naive_broker import REWIND_GRAIN_MS, STEP_GRAIN_MS, NaiveQueue, State
 
 
 @dataclass

@@ -19,7 +19,7 @@ from cmqd_segment.records import (
     ScheduleSet,
 )
 from cmqd_types.messages import Headers
-from support.naive_broker import NaiveQueue, NaiveRow, State
+from support.core.naive_broker import NaiveQueue, NaiveRow, State
 
 periods = st.sampled_from([7, 500, 1000, 30_000, 60_000, 3_600_000])
 MAX_SCHEDULES = 3

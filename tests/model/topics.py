@@ -39,8 +39,8 @@ from cmqd_segment.records import (
 from cmqd_types.deliveries import DeliveriesPeeked, MessageDeliveries, PendingMessage
 from cmqd_types.messages import CopyOf, Headers, Labels
 from cmqd_types.topics import TopicMatch
-from support.naive_broker import STEP_GRAIN_MS, NaiveQueue, NaiveRow, fields_of
-from support.naive_topics import NaivePublished, NaiveSubscription, NaiveTopic
+from support.core.naive_broker import STEP_GRAIN_MS, NaiveQueue, NaiveRow, fields_of
+from support.core.naive_topics import NaivePublished, NaiveSubscription, NaiveTopic
 
 LIFE_MS = 3_000_000
 ENDPOINTS = ("orders", "https://a.example/", "mails", "https://b.example/", "orders", "https://a.example/")

@@ -23,8 +23,8 @@ from cmqd.core.domain_errors import (
 from cmqd.core.outcome import WAITING, Check, TransactionsDone
 from cmqd_segment.records import AnyRecord, TransactionsChecked, TransactionsEnded, TransactionsUndecided, unpack_runs
 from cmqd_types.messages import Headers
-from support import alone
-from support.naive_broker import STEP_GRAIN_MS, NaiveMessage, NaivePeek, NaiveQueue, NaiveRow, State
+from support.core import alone
+from support.core.naive_broker import STEP_GRAIN_MS, NaiveMessage, NaivePeek, NaiveQueue, NaiveRow, State
 
 COMMIT, ROLL_BACK, UNKNOWN = 1, 2, 3
 LONGEST_INTERVAL_MS = 300_000

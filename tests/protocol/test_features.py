@@ -15,11 +15,11 @@ from cmqd_protocol.limits import (
 from cmqd_protocol.messages import (
     RewindQueue,
 )
-from support.connection_pair import (
+from support.protocol.connection_pair import (
     ConnectionPair,
 )
-from support.handshakes import GOOD, HANDSHAKES, pair_of
-from support.plain_msgpack import unpack
+from support.protocol.handshakes import GOOD, HANDSHAKES, pair_of
+from support.protocol.plain_msgpack import unpack
 
 
 class TestFacts:

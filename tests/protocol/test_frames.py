@@ -15,7 +15,7 @@ from cmqd_protocol.frames import (
     header,
 )
 from cmqd_protocol.limits import HEADER_BYTES
-from support.vectors import load, names
+from support.protocol.vectors import load, names
 
 STREAMS = load("streams")
 LIMIT = 1_114_112

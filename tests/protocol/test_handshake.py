@@ -28,7 +28,7 @@ from cmqd_protocol.messages import (
     encoder,
 )
 from support.cases import each_case
-from support.connection_pair import (
+from support.protocol.connection_pair import (
     CLIENT_NONCE,
     SECRET_ID,
     SECRET_KEY,
@@ -39,9 +39,9 @@ from support.connection_pair import (
     byte_by_byte,
     whole,
 )
-from support.handshakes import GOOD, HANDSHAKES, pair_of
-from support.plain_msgpack import unpack
-from support.vectors import load, names
+from support.protocol.handshakes import GOOD, HANDSHAKES, pair_of
+from support.protocol.plain_msgpack import unpack
+from support.protocol.vectors import load, names
 
 PREAMBLES = load("preambles")
 

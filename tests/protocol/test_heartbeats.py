@@ -4,7 +4,7 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.frames import HEARTBEAT
 from cmqd_protocol.messages import Done, GetServerStatus
-from support.connection_pair import ConnectionPair
+from support.protocol.connection_pair import ConnectionPair
 
 HEARTBEAT_MS = 10_000
 

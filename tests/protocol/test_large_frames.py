@@ -12,8 +12,8 @@ from cmqd_protocol.large_frames import array_header, decode, integer_at
 from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES
 from cmqd_protocol.messages import Cancel, GetServerStatus, SendMessages, encoder
 from support.cases import each_case
-from support.connection_pair import ConnectionPair
-from support.vectors import load, names
+from support.protocol.connection_pair import ConnectionPair
+from support.protocol.vectors import load, names
 
 COUNT = 100_000
 """Elements of a byte: over ``LARGE_PAYLOAD_BYTES``, and over every limit."""

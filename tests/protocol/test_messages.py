@@ -30,8 +30,8 @@ from cmqd_protocol.messages import (
 )
 from cmqd_types.messages import CopyOf, Origin, PeekedMessage, ReceivedMessage
 from support.cases import each_case
-from support.plain_msgpack import unpack
-from support.vectors import load, names, value_of
+from support.protocol.plain_msgpack import unpack
+from support.protocol.vectors import load, names, value_of
 
 MESSAGES = load("messages")
 VARIANTS = load("variants")

@@ -12,8 +12,8 @@ from cmqd_protocol.messages import Error, GetServerStatus, encoder, request_deco
 from cmqd_protocol.refusal import DECODE_ERRORS, SAID_CHARACTERS, refuse
 from cmqd_types.sentences import NATIVE, put_together
 from support.cases import each_case
-from support.connection_pair import ConnectionPair
-from support.vectors import load, names, value_of
+from support.protocol.connection_pair import ConnectionPair
+from support.protocol.vectors import load, names, value_of
 
 REFUSED = load("refused")
 

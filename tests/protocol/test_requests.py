@@ -32,7 +32,7 @@ from cmqd_protocol.messages import (
 from cmqd_protocol.server_connection import ServerConnection, ServerEvent
 from cmqd_types.messages import ReceivedMessage
 from support.cases import each_case
-from support.connection_pair import ConnectionPair, byte_by_byte
+from support.protocol.connection_pair import ConnectionPair, byte_by_byte
 
 
 def said_by(server: ServerConnection) -> list[AnyReply]:

@@ -37,7 +37,7 @@ from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 from support.cases import each_case
-from support.vectors import load
+from support.protocol.vectors import load
 
 SPEC = (Path(__file__).parents[2] / "protocol" / "SPEC.md").read_text(encoding="utf-8")
 

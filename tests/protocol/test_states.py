@@ -7,7 +7,7 @@ from cmqd_protocol.frames import encode_preamble
 from cmqd_protocol.messages import Cancel, Done, GetServerStatus
 from cmqd_protocol.server_connection import ServerConnection
 from cmqd_protocol.states import TRANSITIONS, Role, State, Step
-from support.connection_pair import ConnectionPair, a_client, a_server
+from support.protocol.connection_pair import ConnectionPair, a_client, a_server
 
 STATES = {
     Role.SERVER: [State.PREAMBLE, State.HELLO, State.OPEN, State.CLOSING, State.CLOSED],

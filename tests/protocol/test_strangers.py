@@ -18,7 +18,7 @@ from cmqd_protocol.messages import (
 )
 from cmqd_protocol.server_connection import ServerConnection
 from cmqd_protocol.states import State
-from support.connection_pair import (
+from support.protocol.connection_pair import (
     ConnectionPair,
     a_client,
     a_server,

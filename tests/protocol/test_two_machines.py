@@ -23,7 +23,7 @@ from cmqd_protocol.messages import (
     error,
 )
 from cmqd_types.messages import ReceivedMessage
-from support.connection_pair import a_client, a_server
+from support.protocol.connection_pair import a_client, a_server
 
 HEARTBEAT_MS = 2_000
 

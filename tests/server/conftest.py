@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.server_rig import ServerRig
+from support.server.server_rig import ServerRig
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cmqd_protocol import messages as wire
-from support.server_rig import ServerRig, code_of
+from support.server.server_rig import ServerRig, code_of
 
 
 async def test_servers_of_a_process_share_no_queues_numbers_or_clients(tmp_path: Path) -> None:

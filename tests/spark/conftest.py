@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from _pytest.runner import runtestprotocol
 
-from support.small_spark import small_spark
+from support.spark.small_spark import small_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cmqd_client import connect
-from support.environment import plain_environment
-from support.pages import ROOT, blocks_to_run
-from support.running_broker import RunningBroker
+from support.documents.pages import ROOT, blocks_to_run
+from support.processes.environment import plain_environment
+from support.processes.running_broker import RunningBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,8 @@ from cmq_cli.exitcodes import ExitCode
 from pyspark_cmqd import export as module
 from pyspark_cmqd.reading.arrow_batches import arrow_type
 from pyspark_cmqd.schema import COLUMNS
-from support.log_folder import queue_created, sends, write_folder
-from support.log_rig import NOW_MS, body
+from support.spark.log_folder import queue_created, sends, write_folder
+from support.storage.log_rig import NOW_MS, body
 
 pytestmark = pytest.mark.spark
 

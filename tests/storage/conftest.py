@@ -7,10 +7,10 @@ import pytest
 
 from cmqd.log.log_errors import LogFailed
 from cmqd.storage.folder.data_folder import Disk
-from support.damage import CrashedAfter, crash
-from support.full_disk import Broker, FakeDisk, StartBroker
-from support.log_rig import LogRig, OpenProcess, ProcessPlace
-from support.wals import fill_ahead
+from support.storage.damage import CrashedAfter, crash
+from support.storage.full_disk import Broker, FakeDisk, StartBroker
+from support.storage.log_rig import LogRig, OpenProcess, ProcessPlace
+from support.storage.wals import fill_ahead
 
 
 @pytest.fixture

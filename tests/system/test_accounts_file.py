@@ -15,11 +15,11 @@ import pytest
 from cmqd.server.access.accounts_file import Document
 from cmqd_client import connect
 from cmqd_client.errors import AccountNotEmpty, CmqError
-from support.crash.disk import Unsynced, disk_after
-from support.crash.trace import AnyEvent, read_trace
-from support.crash.tracing import start_traced
-from support.raw_client import RawClient
-from support.running_server import RunningServer, ServerFailedError
+from support.client.raw_client import RawClient
+from support.crash.traces.disk import Unsynced, disk_after
+from support.crash.traces.trace import AnyEvent, read_trace
+from support.crash.traces.tracing import start_traced
+from support.processes.running_server import RunningServer, ServerFailedError
 
 pytestmark = pytest.mark.system
 

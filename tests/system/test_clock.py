@@ -17,8 +17,8 @@ from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_client import Client, connect
 from cmqd_client.errors import TimeNotRewindable
-from support import alone
-from support.running_server import RunningServer
+from support.core import alone
+from support.processes.running_server import RunningServer
 
 pytestmark = pytest.mark.system
 

@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 
 from cmqd_client import ConsumedMessage, connect
-from support.environment import plain_environment
-from support.pages import PAGES, ROOT, blocks_to_run
-from support.running_broker import RunningBroker
+from support.documents.pages import PAGES, ROOT, blocks_to_run
+from support.processes.environment import plain_environment
+from support.processes.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
 
@@ -28,7 +28,7 @@ def commands(page: Path) -> list[str]:
 
 
 ELSEWHERE = {
-    "json-api.md": "tests/gateway/test_rest_docs.py, with a gateway",
+    "json-api.md": "tests/gateway/rest/test_docs.py, with a gateway",
     "replay.md": "tests/spark/test_documents.py, with Spark",
 }
 """Pages with commands that other tests run."""
@@ -166,7 +166,7 @@ async def test_the_programs_of_the_topics_page_run(tmp_path: Path, capsys: pytes
     message_id, matched, secret = published
     assert (message_id[:4], matched, secret[:6]) == ("Msg-", "1", "whsec_")
     assert [copy.body for copy in copies] == [b"order 1 was paid"]
-    # tests/server/test_webhooks.py verifies real signatures; here: a request without a valid one.
+    # tests/server/push/test_webhooks.py verifies real signatures; here: a request without a valid one.
     headers = {"webhook-id": "1", "webhook-timestamp": "0", "webhook-signature": "v1,AAAA"}
     assert not cast(bool, names["is_genuine"](secret, headers, b""))
 

@@ -16,7 +16,7 @@ import pytest
 from cmqd_client import Client, connect
 from cmqd_client.errors import DiskNearlyFull
 from support.eventually import eventually
-from support.running_server import RunningServer
+from support.processes.running_server import RunningServer
 
 pytestmark = [
     pytest.mark.system,

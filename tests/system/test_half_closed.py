@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from cmqd_protocol import messages as wire
-from support.raw_client import RawClient
-from support.running_broker import RunningBroker
+from support.client.raw_client import RawClient
+from support.processes.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
 

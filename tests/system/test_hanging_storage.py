@@ -9,8 +9,8 @@ import pytest
 
 from cmqd_client import connect
 from cmqd_client.errors import Busy, OutcomeUnknown
-from support.running_server import RunningServer
-from support.stopped_process import stop
+from support.processes.running_server import RunningServer
+from support.processes.stopped_process import stop
 
 pytestmark = pytest.mark.system
 

@@ -8,8 +8,8 @@ import pytest
 from cmqd_client import connect
 from cmqd_segment.manifest import SegmentState, read_manifest
 from support.eventually import eventually
-from support.running_broker import RunningBroker
-from support.verified import verify_folder
+from support.processes.running_broker import RunningBroker
+from support.storage.verified import verify_folder
 
 pytestmark = pytest.mark.system
 

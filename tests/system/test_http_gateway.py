@@ -14,9 +14,9 @@ import pytest
 
 from cmqd_client import connect
 from cmqd_client.accounts import AccessKey
-from support.certificates import make_certificate, shown_certificate, trusting_context
 from support.eventually import eventually
-from support.running_server import RunningServer, ServerFailedError
+from support.processes.running_server import RunningServer, ServerFailedError
+from support.tls.certificates import make_certificate, shown_certificate, trusting_context
 
 pytestmark = pytest.mark.system
 

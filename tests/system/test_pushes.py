@@ -12,8 +12,8 @@ import pytest
 
 from cmqd_client import RetryStrategy, Subscription, SubscriptionInfo, Topic, connect
 from support.eventually import eventually
-from support.running_server import RunningServer
-from support.webhook_receiver import (
+from support.processes.running_server import RunningServer
+from support.server.webhook_receiver import (
     WebhookReceiver,
     answer,
     answer_after,

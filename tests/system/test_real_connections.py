@@ -28,8 +28,8 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble
 from cmqd_protocol.messages import Error
 from cmqd_types.messages import ReceivedMessage
-from support.raw_client import RawClient
-from support.running_server import RunningServer
+from support.client.raw_client import RawClient
+from support.processes.running_server import RunningServer
 
 pytestmark = pytest.mark.system
 TLS = Path(__file__).parents[1] / "support" / "tls"

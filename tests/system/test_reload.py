@@ -19,10 +19,10 @@ import pytest
 from cmqd_client import connect
 from cmqd_client.errors import ConnectionRefused
 from cmqd_protocol.frames import encode_preamble
-from support.certificates import make_certificate, shown_certificate, trusting_context
+from support.client.raw_client import RawClient
 from support.eventually import eventually, eventually_elsewhere
-from support.raw_client import RawClient
-from support.running_server import RunningServer, ServerFailedError
+from support.processes.running_server import RunningServer, ServerFailedError
+from support.tls.certificates import make_certificate, shown_certificate, trusting_context
 
 pytestmark = pytest.mark.system
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cmqd_client import connect
-from support.running_server import RunningServer, ServerFailedError
+from support.processes.running_server import RunningServer, ServerFailedError
 
 pytestmark = pytest.mark.system
 

@@ -19,11 +19,11 @@ from cmqd_client.errors import (
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble
-from support.environment import plain_environment
+from support.client.raw_client import RawClient
 from support.eventually import eventually_elsewhere
-from support.raw_client import RawClient
-from support.running_server import RunningServer, ServerFailedError
-from support.stopped_process import stop
+from support.processes.environment import plain_environment
+from support.processes.running_server import RunningServer, ServerFailedError
+from support.processes.stopped_process import stop
 
 pytestmark = pytest.mark.system
 LONG_DRAIN = ("--drain-timeout-ms", "600000")

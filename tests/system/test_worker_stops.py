@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cmqd_client import connect
-from support.environment import plain_environment
-from support.running_broker import RunningBroker
+from support.processes.environment import plain_environment
+from support.processes.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
 

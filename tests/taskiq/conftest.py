@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cmqd_taskiq import CmqBroker
-from support.local_server import LocalServer
+from support.client.local_server import LocalServer
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from taskiq.receiver import Receiver
 from cmqd_client.errors import QueueDiffers, QueueNotFound, ServerError
 from cmqd_protocol import messages as wire
 from cmqd_taskiq import CmqBroker, CmqScheduleSource
+from support.client.local_server import LocalServer
 from support.eventually import eventually
-from support.local_server import LocalServer
 
 CONTEXT: Context = TaskiqDepends()
 """Default of an argument that taskiq fills."""

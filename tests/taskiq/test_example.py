@@ -10,7 +10,7 @@ from taskiq.receiver import Receiver
 
 from cmqd_taskiq import CmqBroker
 from support.eventually import eventually
-from support.running_broker import RunningBroker
+from support.processes.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
 

@@ -13,7 +13,7 @@ from cmqd_client import Client, connect
 from cmqd_client.errors import DiskNearlyFull, QueueNotFound, TooManyInFlight, TooManyQueues
 from cmqd_client.sync import Client as SyncClient
 from cmqd_client.sync import connect as connect_sync
-from support.webhook_receiver import WebhookReceiver, answer
+from support.server.webhook_receiver import WebhookReceiver, answer
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from cmqd.testing import LocalBroker
-from support.environment import plain_environment
-from support.pages import ROOT, blocks_to_run
+from support.documents.pages import ROOT, blocks_to_run
+from support.processes.environment import plain_environment
 
 URL = "cmq://AKID...:SECRET@127.0.0.1:5680"
 

@@ -13,11 +13,8 @@ from cmqd_gateway.cmq.call import Action
 from cmqd_gateway.cmq.errors import NEVER_ANSWERED, Reason
 from cmqd_gateway.cmq.parameters import Items, Size, Whole
 
-TESTS = Path(__file__).parents[3] / "tests/gateway"
-SHOWN_TESTS = (
-    *("cmq_queues", "cmq_messages", "cmq_transactions", "cmq_topics", "cmq_deliveries"),
-    *("cmq_every_error", "official_sdk"),
-)
+TESTS = Path(__file__).parents[3] / "tests/gateway/cmq"
+SHOWN_TESTS = ("queues", "messages", "transactions", "topics", "deliveries", "every_error", "official_sdk")
 """Test files of which the table tells, so that a further file does not change the page."""
 KINDS = {str: "text", bytes: "bytes", int: "number"}
 

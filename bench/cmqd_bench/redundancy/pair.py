@@ -16,7 +16,7 @@ from support.eventually import eventually  # noqa: E402
 from support.mixed_faults.roles import Roles  # noqa: E402
 from support.postgresql.installation import Installation, find_programs  # noqa: E402
 from support.postgresql.servers import PostgresCluster  # noqa: E402
-from support.silent_port import reserve_port  # noqa: E402
+from support.processes.silent_port import reserve_port  # noqa: E402
 
 
 class Pair:

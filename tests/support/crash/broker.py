@@ -17,8 +17,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from support.crash.tracing import start_traced
-from support.environment import broker_environment
+from support.crash.traces.tracing import start_traced
+from support.processes.environment import broker_environment
 
 _POLL_SECONDS = 0.005
 _SKEWED = """

@@ -38,11 +38,11 @@ from typing import NamedTuple, TypeAlias
 from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_segment.records import AnyRecord
-from support.crash import ptrace
-from support.crash.folder_paths import AT_FDCWD, FolderPaths, signed
-from support.crash.syscalls import Architecture, this_architecture
-from support.crash.tracer import AfterCall, Tracer
-from support.log_rig import NOW_MS, InProcess, LogRig, body, checkpoint_parts, deleted, sent, settings_for
+from support.crash.traces import ptrace
+from support.crash.traces.folder_paths import AT_FDCWD, FolderPaths, signed
+from support.crash.traces.syscalls import Architecture, this_architecture
+from support.crash.traces.tracer import AfterCall, Tracer
+from support.storage.log_rig import NOW_MS, InProcess, LogRig, body, checkpoint_parts, deleted, sent, settings_for
 
 _READS = {17: "pread64", 0: "read"}
 _WRITES = {"write", "writev", "pwrite64", "pwritev", "pwritev2"}

@@ -16,7 +16,7 @@ from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import AnyReply, Error, KeyChanged, Request, TransactionCheck
-from support.crash.history import Check, History, Operation, Outcome
+from support.crash.promises.history import Check, History, Operation, Outcome
 
 _UNKNOWN_ERRORS = frozenset({ErrorCode.OUTCOME_UNKNOWN, ErrorCode.INTERNAL_ERROR})
 """After these the request may have happened."""

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from support.crash.history import Decision, Delivery, History, Operation, Outcome
 from support.crash.link import SessionLostError
+from support.crash.promises.history import Decision, Delivery, History, Operation, Outcome
 from support.crash.session import Session
 
 MAIN, BACKLOG, DELAYED = "main", "backlog", "delayed"

@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 
-from support.crash.history import Operation, Outcome
 from support.crash.load import DEAD, MAIN, REWIND_MS, REWOUND, any_queue, new_bodies
+from support.crash.promises.history import Operation, Outcome
 from support.crash.session import Session
 
 

@@ -26,12 +26,12 @@ from zlib import crc32
 
 from aiohttp import web
 
-from support.crash.history import History, Operation, Outcome, Publish, Pushed, Receive
 from support.crash.load import NumberedProducer, NumberedSend, new_bodies
 from support.crash.load_moves import DedupProducer, DedupSend
-from support.crash.places import CLOCK_MARGIN_MS
+from support.crash.promises.history import History, Operation, Outcome, Publish, Pushed, Receive
+from support.crash.promises.places import CLOCK_MARGIN_MS
 from support.crash.session import Session
-from support.webhook_receiver import WebhookReceiver
+from support.server.webhook_receiver import WebhookReceiver
 
 TOPIC = "fruit"
 APPLES, PEARS, STRICT, FICKLE = "apples", "pears", "strict", "fickle"

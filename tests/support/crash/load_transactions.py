@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from support.crash.history import Check, Decision, Outcome
 from support.crash.link import SessionLostError
 from support.crash.load import TRANSACTIONAL, new_bodies
+from support.crash.promises.history import Check, Decision, Outcome
 from support.crash.session import Session
 
 _UNDER_WAY = 4

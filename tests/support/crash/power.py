@@ -12,10 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.crash.broker import CrashingBroker
-from support.crash.checker import check
-from support.crash.disk import Unsynced, disk_after
-from support.crash.history import History, Outcome, Publish, Send
-from support.crash.ledger import Violation
 from support.crash.load import (
     QUEUES,
     Consumer,
@@ -44,8 +40,12 @@ from support.crash.load_topics import (
     tags_of,
 )
 from support.crash.load_transactions import Books, Checker, TransactionalProducer
+from support.crash.promises.checker import check
+from support.crash.promises.history import History, Outcome, Publish, Send
+from support.crash.promises.ledger import Violation
 from support.crash.session import Session
-from support.crash.trace import AnyEvent, Created, FolderSynced, Removed, Renamed, Resized, Synced, read_trace
+from support.crash.traces.disk import Unsynced, disk_after
+from support.crash.traces.trace import AnyEvent, Created, FolderSynced, Removed, Renamed, Resized, Synced, read_trace
 from support.eventually import eventually
 
 SEED = int(os.environ.get("CMQD_POWER_SEED", "0")) or random.SystemRandom().getrandbits(32)

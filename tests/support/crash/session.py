@@ -34,9 +34,9 @@ from cmqd_protocol.messages import (
     TransactionsEnded,
 )
 from cmqd_types.messages import ReceivedMessage
-from support.crash import history as recorded
-from support.crash.history import Decision, Delivery, HandleOperation, Operation, Origin, QueueOperation
 from support.crash.link import now
+from support.crash.promises import history as recorded
+from support.crash.promises.history import Decision, Delivery, HandleOperation, Operation, Origin, QueueOperation
 from support.crash.session_topics import TopicSession, wire_headers
 
 OperationT = TypeVar("OperationT", bound=Operation)

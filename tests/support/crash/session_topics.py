@@ -22,8 +22,8 @@ from cmqd_protocol.messages import (
     TopicInfo,
 )
 from cmqd_types.messages import Headers
-from support.crash import history as recorded
 from support.crash.link import Link, now
+from support.crash.promises import history as recorded
 
 
 class TopicSession(Link):

@@ -21,10 +21,10 @@ from cmqd.settings import Settings
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_protocol.messages import AnyReply, Request
 from support.eventually import eventually
-from support.fake_clock import FakeClock
-from support.fake_pusher import FakePusher
-from support.log_rig import settings_for
-from support.server_rig import RigClient, ServerRig
+from support.server.fake_clock import FakeClock
+from support.server.fake_pusher import FakePusher
+from support.server.server_rig import RigClient, ServerRig
+from support.storage.log_rig import settings_for
 
 
 class FolderBroker(ServerRig):

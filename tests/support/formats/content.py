@@ -7,7 +7,7 @@ import msgspec
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import ReceivedMessage
 from support.formats.broker import FolderBroker
-from support.server_rig import RigClient
+from support.server.server_rig import RigClient
 
 BEGIN_MS = 1_700_000_000_000
 MINUTE_MS = 60_000

@@ -10,10 +10,10 @@ from typing import Any, cast
 import msgspec
 
 from cmqd_protocol import messages as wire
+from support.core.invariants import check_broker
 from support.formats.broker import FolderBroker, open_folder
 from support.formats.content import BEGIN_MS, HOUR_MS, SESSION, Kept
-from support.invariants import check_broker
-from support.server_rig import RigClient
+from support.server.server_rig import RigClient
 
 QUEUES = ("orders", "later", "payments", "dead", "work", "inbox", "closed", "removed", "emptied")
 STATES = ["active", "in_flight", "delayed", "half", "rewindable"]

@@ -20,10 +20,10 @@ from cmqd_segment.manifest import read_manifest
 from cmqd_segment.records import AnyRecord, QueueAttributesSet, QueueRewound, pack_runs
 from cmqd_segment.scan import readable_segments, scan_segment
 from pyspark_cmqd.message_states.log_fold import LogFold
-from support.busy_rig import busy_rig
-from support.core_builders import KEY, START_MS, Rig
-from support.log_folder import Row, rows_of, write_folder
-from support.rewinds import consume
+from support.core.builders import KEY, START_MS, Rig
+from support.core.busy_rig import busy_rig
+from support.core.rewinds import consume
+from support.spark.log_folder import Row, rows_of, write_folder
 
 ARCHIVE = Path(__file__).parents[2] / "formats" / "rewinds-2.tar.xz"
 SECONDS = 1000

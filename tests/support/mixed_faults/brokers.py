@@ -16,9 +16,9 @@ from typing import Self
 
 from cmqd.exit_codes import ExitCode
 from support.crash.broker import BrokerFailedError, CrashingBroker, Ready, has_ended
-from support.crash.history import History
 from support.crash.link import SessionLostError
 from support.crash.load import Worker, work_until_lost
+from support.crash.promises.history import History
 from support.crash.session import Session
 from support.eventually import eventually
 from support.postgresql.servers import PostgresCluster

@@ -18,8 +18,8 @@ from psycopg.rows import tuple_row
 from support.eventually import eventually_elsewhere
 from support.postgresql.cut_links import Links
 from support.postgresql.installation import Installation
-from support.silent_port import reserve_port
-from support.stopped_process import stop
+from support.processes.silent_port import reserve_port
+from support.processes.stopped_process import stop
 
 NAMES = ("n1", "n2", "n3")
 _STATUS_LINE = 7

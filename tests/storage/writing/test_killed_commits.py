@@ -1,0 +1,135 @@
+"""kill -9 at each point of a commit's way: of the loop process, of the storage process, and of both.
+
+Every row that was reported durable is there afterwards, at most the batch under way is there besides, and the folder is
+free for the next broker.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from support.storage.log_rig import LogRig, ProcessPlace
+
+pytestmark = pytest.mark.system
+
+STORAGE = """
+    import os, signal, sys
+    from cmqd.storage.writing import commit_socket
+    from cmqd.storage.segments import segment
+    from cmqd.storage.writing import writer
+    from cmqd.storage.__main__ import prepare_process
+    from cmqd.storage.service import main
+
+    point, whose, *arguments = sys.argv[1:]
+    loop_process = os.getppid()
+    commits = 0
+
+    def passed(name):
+        global commits
+        if name != point:
+            return
+        commits += 1
+        if commits == 12:
+            if whose != "storage":
+                os.kill(loop_process, signal.SIGKILL)
+            if whose != "loop":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def strike_before(owner, method, name):
+        original = getattr(owner, method)
+        def changed(*args):
+            passed(name)
+            return original(*args)
+        setattr(owner, method, changed)
+
+    def strike_after(owner, method, name):
+        original = getattr(owner, method)
+        def changed(*args):
+            result = original(*args)
+            passed(name)
+            return result
+        setattr(owner, method, changed)
+
+    strike_before(writer.Writer, "make_durable", "received")
+    strike_after(segment.WritableSegment, "insert", "in the file")
+    strike_after(segment.WritableSegment, "committed", "counted")
+    strike_after(commit_socket.CommitSocket, "answer", "answered")
+    prepare_process()
+    sys.exit(main(arguments))
+"""
+
+LOOP = """
+    import asyncio, os, subprocess, sys
+    from pathlib import Path
+    from cmqd.log.log_errors import LogFailed
+    from cmqd.storage.loop_side.process_log import StorageProcessLog
+    from support.storage.log_rig import LogRig, settings_for
+
+    folder, point, whose, storage = sys.argv[1:]
+
+    def start(*sockets):
+        descriptors = [each.fileno() for each in sockets]
+        arguments = [sys.executable, "-c", storage, point, whose, *map(str, descriptors), str(os.getpid())]
+        return subprocess.Popen(arguments, pass_fds=descriptors)
+
+    async def main():
+        rig = LogRig(StorageProcessLog(settings_for(Path(folder)), start))
+        await rig.open()
+        told = rig.log.on_durable
+        def durable(lsn):
+            # In one write, whatever the buffer of the output: a kill leaves no half line.
+            os.write(1, b"durable %d\\n" % lsn)
+            told(lsn)
+        rig.log.on_durable = durable
+        position = 0
+        while not rig.fatal:
+            try:
+                rig.send(1, position, 3, 2000)
+                rig.log.flush()
+            except LogFailed:
+                break
+            position += 3
+            await rig.until(lambda: rig.fatal or rig.log.durable_lsn == rig.log.last_lsn)
+        print("fatal", rig.fatal[0], flush=True)
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("whose", ["loop", "storage", "both"])
+@pytest.mark.parametrize("point", ["received", "in the file", "counted", "answered"])
+async def test_a_kill_in_a_commit_loses_no_row_that_was_reported(tmp_path: Path, point: str, whose: str) -> None:
+    folder = tmp_path / "data"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    arguments = [str(folder), point, whose, textwrap.dedent(STORAGE)]
+    killed = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(LOOP), *arguments], stdout=subprocess.PIPE, env=environment, text=True
+    )
+    output, _ = await asyncio.to_thread(killed.communicate)
+    lines = output.splitlines()
+    reported = [int(line.split()[1]) for line in lines if line.startswith("durable")]
+    assert reported == list(range(1, len(reported) + 1))
+    assert any(line.startswith("fatal the storage process ended unexpectedly") for line in lines) == (
+        whose == "storage"
+    )
+
+    rig = LogRig(ProcessPlace(folder, lock_wait_ms=20_000).log())
+    report = await rig.open()
+
+    assert not report.numbers_jump
+    lsns = [lsn for lsn, _, _ in rig.rows]
+    assert lsns == list(range(1, len(lsns) + 1))
+    assert len(lsns) - len(reported) in {0, 1}, "the batch under way, at most"
+    if point == "received":
+        # An orphaned storage process finishes the commit under way, with nothing left to answer.
+        assert len(lsns) == (12 if whose == "loop" else 11)
+    elif point != "answered":
+        assert (len(reported), len(lsns)) == (11, 12)
+    page, missing = await rig.page(1, [0, 3 * len(lsns)])
+    assert (len(page), missing) == (3 * len(lsns), [])
+    await rig.log.close()

@@ -1,0 +1,1 @@
+"""Parts that tests share, a folder for each idea; ``README.md`` here lists folders and modules."""

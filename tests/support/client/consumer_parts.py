@@ -1,0 +1,31 @@
+"""The parts of a consumer, for tests that put a consumer together by hand."""
+
+from math import inf
+from typing import Any
+
+from cmqd_client import Client, ConsumedMessage
+from cmqd_client.consumers.consumption import ConsumptionLimits
+from cmqd_client.consumers.intake import Source
+from cmqd_client.consumers.options import ConsumerOptions
+from cmqd_client.links.retry import RetryPolicy
+from support.client.turned_clock import TurnedClock
+
+PAUSES = RetryPolicy(first_delay=1.0, max_delay=600.0)
+
+
+def options(clock: TurnedClock | None = None, patience: float = inf, **limits: Any) -> ConsumerOptions:
+    """Return options with receives of 30 s and the limits of a consumption."""
+    return ConsumerOptions(
+        limits=ConsumptionLimits(**limits), retry_pauses=PAUSES, wait_ms=30_000, patience=patience, clock=clock
+    )
+
+
+def source(client: Client) -> Source[ConsumedMessage]:
+    """Return the queue ``orders`` from the view of a consumer."""
+    queue = client.queue("orders")
+    return Source(
+        channel=queue.channel,
+        name=queue.name,
+        poison=None,
+        message=lambda intake, lease: ConsumedMessage(queue, intake, lease),
+    )

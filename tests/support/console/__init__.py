@@ -1,0 +1,1 @@
+"""A browser before the console of a broker: rig, the list of pages, and the Chromium."""

@@ -1,0 +1,1 @@
+"""Changes to the files of a folder, traced call by call, and the disks that a power failure can leave."""

@@ -1,0 +1,1 @@
+"""Pages as tests read them, and the measure of prose."""

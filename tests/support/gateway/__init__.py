@@ -1,0 +1,1 @@
+"""A gateway before a broker in the process of the test, and calls of both HTTP APIs."""

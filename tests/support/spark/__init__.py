@@ -1,0 +1,1 @@
+"""Sessions and drivers of Spark, and data folders that Spark reads."""

@@ -1,0 +1,85 @@
+"""Power failures around the writes of the manifest: a folder is never half of one format and half of another.
+
+The broker is traced; from the trace the data folder is rebuilt as a loss of power may have left the folder.
+"""
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from cmqd_segment.manifest import MANIFEST_FORMAT, MANIFEST_NAME, read_manifest
+from support.crash.broker import CrashingBroker
+from support.crash.traces.disk import Unsynced, disk_after
+from support.crash.traces.trace import AnyEvent, Renamed, read_trace
+from support.formats.archives import ARCHIVES, differences, unpack
+from support.formats.questions import interrogate
+
+pytestmark = pytest.mark.system
+
+SEED = 12
+
+
+def traced_start(life: Path) -> Sequence[AnyEvent]:
+    """Start a broker on ``life/data`` under the tracer and stop the broker; the trace."""
+    broker = CrashingBroker(life)
+    try:
+        broker.start(trace_file=life / "trace")
+        broker.stop()
+    finally:
+        broker.clean_up()
+    return read_trace(life / "trace")
+
+
+def cuts_around_manifests(events: Sequence[AnyEvent]) -> list[int]:
+    """Moments just before and just after the first four replacements: those of a start, before serving."""
+    renames = [at for at, event in enumerate(events) if isinstance(event, Renamed) and event.new_path == MANIFEST_NAME]
+    assert len(renames) >= 4
+    return sorted({at + step for at in renames[:4] for step in (-1, 0, 1, 2)})
+
+
+async def test_the_raise_of_the_format_happens_whole_or_not_at_all(tmp_path: Path) -> None:
+    life = tmp_path / "life"
+    life.mkdir()
+    folder, _ = unpack(ARCHIVES[-1], life)
+    old_files = {path.name for path in (folder / "segments").iterdir()} | {"00000003.db-wal", "00000003.db-shm"}
+    events = traced_start(life)
+    chance = random.Random(SEED)
+    formats: set[int] = set()
+
+    for cut in cuts_around_manifests(events):
+        for unsynced in Unsynced:
+            rebuilt = tmp_path / f"{cut}-{unsynced.name}"
+            disk_after(events[:cut], unsynced, chance).write_to(rebuilt)
+            manifest = read_manifest(rebuilt)
+            formats.add(manifest.format)
+            if manifest.format < MANIFEST_FORMAT:
+                # A folder with the old format number has no data of the new format.
+                assert {path.name for path in (rebuilt / "segments").iterdir()} <= old_files
+                assert not manifest.log_id
+            else:
+                assert manifest.log_id
+                assert manifest.starts
+            shutil.rmtree(rebuilt)
+
+    assert formats == {MANIFEST_FORMAT - 1, MANIFEST_FORMAT}
+
+
+@pytest.mark.parametrize("unsynced", list(Unsynced))
+async def test_a_folder_opens_with_all_its_messages_wherever_the_power_failed_in_the_raise(
+    tmp_path: Path, unsynced: Unsynced
+) -> None:
+    life = tmp_path / "life"
+    life.mkdir()
+    _, expected = unpack(ARCHIVES[-1], life)
+    events = traced_start(life)
+    chance = random.Random(SEED)
+    cuts = cuts_around_manifests(events)
+
+    for cut in chance.sample(cuts, 4):
+        rebuilt = tmp_path / str(cut)
+        disk_after(events[:cut], unsynced, chance).write_to(rebuilt)
+        answers = await interrogate(rebuilt, expected.kept)
+        assert differences(expected.answers, answers) == [], f"cut {cut} of {len(events)}"
