@@ -4,6 +4,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
+from cmqd_types.declared import Attribute
 from cmqd_types.sentences import readable_duration
 
 Duration: TypeAlias = float | timedelta
@@ -44,6 +45,19 @@ def to_seconds(duration: Duration, field: str) -> float:
 def shown_seconds(seconds: float) -> str:
     """Return a duration for a text, in readable units: ``15 d``, ``1.5 s``."""
     return readable_duration(round(seconds * 1000))
+
+
+def check_seconds(field: str, seconds: float, attribute: Attribute) -> None:
+    """Check that a duration is in the range of an attribute.
+
+    Raises:
+        ValueError: the duration is out of range.
+    """
+    low, high = attribute.low / 1000, attribute.high / 1000
+    if not low <= seconds <= high:
+        raise ValueError(
+            f"{field} is {shown_seconds(seconds)}; it must be {shown_seconds(low)} to {shown_seconds(high)}"
+        )
 
 
 def to_patience(patience: Duration | None) -> float:

@@ -8,24 +8,27 @@ from typing import Any
 
 import msgspec
 
+from cmqd_client.durations import check_seconds
+from cmqd_types.attributes import QUEUE
+
 SCHEME = "cmq"
 """The scheme of the broker's URL."""
 LEASE = 30.0
 """Default visibility timeout in seconds of received messages: after this time the broker delivers the messages of a
 killed process again. A lease is extended after a third of the time, so that two extensions in a row may fail."""
-RETENTION = 15 * 86_400.0
+RETENTION = QUEUE["retention_ms"].high / 1000
 """Default life in seconds of a message in a queue that the transport creates: the broker's maximum. A task with a
 later ETA is refused."""
-MAX_MESSAGE_BYTES = 1_048_576
+MAX_MESSAGE_BYTES = QUEUE["max_message_bytes"].high
 """Longest message of the queues and exchanges that the transport creates: the broker's maximum. AMQP has no limit."""
-LONGEST_DELAY = 3_600.0
+LONGEST_DELAY = QUEUE["delay_ms"].high / 1000
 """Longest delay of a send in seconds that every server takes. If the server refuses a longer delay, a later task is
 received when this delay ends, and hidden again; these receives count."""
-LONGEST_LEASE = 43_200.0
+LONGEST_LEASE = QUEUE["visibility_timeout_ms"].high / 1000
 """Longest visibility timeout in seconds (the broker's limit)."""
-LONGEST_POLL = 30.0
+LONGEST_POLL = QUEUE["polling_wait_ms"].high / 1000
 """Wait of a receive in seconds: the broker's maximum, so an idle queue costs a request per 30 s."""
-SHORTEST_EXPIRY = 60.0
+SHORTEST_EXPIRY = QUEUE["retention_ms"].low / 1000
 """Shortest time in seconds after which the broker deletes an unused queue, and shortest retention (the broker's)."""
 BUFFER = 64
 """Messages that a consumer without a prefetch limit receives ahead of its callbacks."""
@@ -68,10 +71,8 @@ def parse_options(given: Mapping[str, Any] | None) -> Options:
         options = msgspec.convert(values, Options)
     except msgspec.ValidationError as error:
         raise ValueError(f"transport_options of cmq://: {error}") from None
-    if not 1 <= options.lease <= LONGEST_LEASE:
-        raise ValueError(f"lease is {options.lease} s; it must be 1 s to 12 h")
-    if not SHORTEST_EXPIRY <= options.retention <= RETENTION:
-        raise ValueError(f"retention is {options.retention} s; it must be 1 min to 15 d")
+    check_seconds("lease", options.lease, QUEUE["visibility_timeout_ms"])
+    check_seconds("retention", options.retention, QUEUE["retention_ms"])
     return options
 
 

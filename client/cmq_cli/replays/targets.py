@@ -10,13 +10,14 @@ from cmq_cli.session import Session
 from cmqd_client import Client, FilterType
 from cmqd_client.errors import QueueNotFound
 from cmqd_protocol.limits import MAX_HEADERS
+from cmqd_types.attributes import QUEUE
 
 if TYPE_CHECKING:
     from pyspark_cmqd.replaying.replay_count import Count
     from pyspark_cmqd.replaying.replay_journal import Journal
 
-DEFAULT_MAX_MESSAGE_BYTES = 65_536
-MAX_MESSAGE_BYTES = 1 << 20
+DEFAULT_MAX_MESSAGE_BYTES = int(str(QUEUE["max_message_bytes"].default))
+MAX_MESSAGE_BYTES = QUEUE["max_message_bytes"].high
 MAX_HEADER_BYTES = 16 * 1024
 MARK_BYTES = 160
 """Maximum size of the header of --mark: its name, the name of a queue, an id and a time."""

@@ -32,9 +32,10 @@ from itertools import chain
 
 import msgspec
 
-from cmqd_client.durations import shown_seconds
+from cmqd_client.durations import check_seconds, shown_seconds
 from cmqd_client.messages.message_ids import printed_id
 from cmqd_protocol.limits import MAX_BATCH
+from cmqd_types.attributes import QUEUE
 from cmqd_types.messages import ReceivedMessage
 
 PREFETCH_SECONDS = 0.2
@@ -176,8 +177,7 @@ class ConsumptionLimits(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"concurrency is {self.concurrency}; it must be 1 to 4096")
         if self.prefetch is not None and not 0 <= self.prefetch <= 4096:
             raise ValueError(f"prefetch is {self.prefetch}; it must be 0 to 4096")
-        if not 1 <= self.lease <= 43_200:
-            raise ValueError(f"lease is {shown_seconds(self.lease)}; it must be 1 s to 12 h")
+        check_seconds("lease", self.lease, QUEUE["visibility_timeout_ms"])
         if self.ordered and self.concurrency != 1:
             raise ValueError(f"concurrency is {self.concurrency}; a consumer that keeps the order has 1")
 

@@ -10,12 +10,13 @@ from cmqd_client.consumers.consumption import ConsumptionLimits
 from cmqd_client.durations import Duration, shown_seconds, to_ms, to_patience, to_seconds
 from cmqd_client.links.channel import LONGEST_WAIT
 from cmqd_client.links.retry import RetryPolicy
+from cmqd_types.attributes import QUEUE
 
 LEASE = 30.0
 """Seconds of a consumer's lease: how late a message of a dead consumer is delivered again. The lease is extended every
 10 s, so a restart of the server costs no lease."""
 
-LONGEST_PAUSE = 43_200.0
+LONGEST_PAUSE = QUEUE["visibility_timeout_ms"].high / 1000
 """Longest pause in seconds before a retry: the longest visibility timeout of the protocol."""
 
 

@@ -5,8 +5,9 @@ from typing import Annotated, Final, TypeAlias
 
 from cmqd_gateway.cmq.errors import Reason, Refusal
 from cmqd_gateway.cmq.parameters import Size
+from cmqd_types.attributes import QUEUE
 
-MAX_BODY_BYTES: Final = 1_048_576
+MAX_BODY_BYTES: Final = QUEUE["max_message_bytes"].high
 
 Body: TypeAlias = Annotated[bytes, Size(0, MAX_BODY_BYTES, Reason.BODY_TOO_LARGE)]
 """A parameter with a body. An empty body is refused later, for a different reason."""

@@ -11,7 +11,7 @@ import msgspec
 from cmqd_gateway.rest.problems import ProblemError, gateway_problem, invalid
 from cmqd_gateway.rest.values import END_OF_MOMENTS, FIRST_MOMENT
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
 
 ID_FIELDS = frozenset({"receipt_handle", "receipt_handles", "message_id", "start"})
 """Fields with 64-bit numbers, which are strings in JSON."""
@@ -49,7 +49,7 @@ def read_body(content_type: str | None, charset: str | None, raw: bytes, kind: t
     """
     if not raw:
         return _converted({}, kind)
-    if not kind.__struct_fields__:  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    if not kind.__struct_fields__:
         raise invalid(None, "this operation takes no body; leave the body of the request empty")
     if content_type != "application/json" or (charset or "utf-8").lower() not in ("utf-8", "utf8", "us-ascii"):
         shown = "nothing" if content_type is None else content_type + (f"; charset={charset}" if charset else "")

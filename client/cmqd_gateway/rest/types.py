@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from cmqd_gateway.rest.attributes import with_attributes
+from cmqd_gateway.rest.attributes import in_json, with_attributes
 from cmqd_gateway.rest.values import (
     MAX_BATCH,
     Body,
@@ -57,6 +57,13 @@ def _range(minimum: float, maximum: float, default: float | None = None) -> dict
     The broker checks the value: its refusal has a sentence for the field, and the gateway's own would not.
     """
     return {"minimum": minimum, "maximum": maximum} | ({} if default is None else {"default": default})
+
+
+def _within(name: str, description: str, low: int | None = None) -> Meta:
+    """Return the description of a duration with the range of an attribute of a queue, or with another ``low``."""
+    attribute = QUEUE[name]
+    first, last = in_json(attribute, attribute.low if low is None else low), in_json(attribute, attribute.high)
+    return Meta(description=description.format(f"{first:,}-{last:,}"), extra_json_schema=_range(first, last))
 
 
 class QueueAttributes(with_attributes(Request, QUEUE), frozen=True, kw_only=True):
@@ -130,17 +137,11 @@ class ReceiveMessages(Request, frozen=True, kw_only=True):
     ] = 1
     wait: Annotated[
         Seconds | None,
-        Meta(
-            description="Seconds to wait for the first message, 0-30; null = the queue's polling wait.",
-            extra_json_schema=_range(0, 30),
-        ),
+        _within("polling_wait_ms", "Seconds to wait for the first message, {}; null = the queue's polling wait."),
     ] = None
     visibility_timeout: Annotated[
         Seconds | None,
-        Meta(
-            description="Seconds for which the messages are hidden, 1-43,200; null = the queue's own.",
-            extra_json_schema=_range(1, 43_200),
-        ),
+        _within("visibility_timeout_ms", "Seconds for which the messages are hidden, {}; null = the queue's own."),
     ] = None
 
 
@@ -175,11 +176,7 @@ class ChangeVisibility(Request, frozen=True, kw_only=True):
 
     receipt_handle: ReceiptHandleText
     timeout: Annotated[
-        Seconds,
-        Meta(
-            description="0-43,200 seconds from now; 0 makes the message active at once.",
-            extra_json_schema=_range(0, 43_200),
-        ),
+        Seconds, _within("visibility_timeout_ms", "{} seconds from now; 0 makes the message active at once.", low=0)
     ]
 
 
@@ -188,11 +185,7 @@ class ChangeVisibilities(Request, frozen=True, kw_only=True):
 
     receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
     timeout: Annotated[
-        Seconds,
-        Meta(
-            description="0-43,200 seconds from now; 0 makes the messages active at once.",
-            extra_json_schema=_range(0, 43_200),
-        ),
+        Seconds, _within("visibility_timeout_ms", "{} seconds from now; 0 makes the messages active at once.", low=0)
     ]
 
 
@@ -268,10 +261,7 @@ class SendHalfMessage(NewHalfMessage, frozen=True, kw_only=True):
 
     first_check: Annotated[
         Seconds | None,
-        Meta(
-            description="Seconds to the first check with a registered producer, 1-3,600; null = the queue's own.",
-            extra_json_schema=_range(1, 3_600),
-        ),
+        _within("first_check_ms", "Seconds to the first check with a registered producer, {}; null = the queue's own."),
     ] = None
 
 

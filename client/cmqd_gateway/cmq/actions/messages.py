@@ -9,14 +9,15 @@ from cmqd_client import Client, Message, Peeked
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.errors import Reason, Refusal, translate
-from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Items, QueueName, Whole
+from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Items, QueueName, Whole, range_of
+from cmqd_types.attributes import QUEUE
 
-MAX_WAIT_SECONDS: Final = 30
-MAX_VISIBILITY_SECONDS: Final = 43_200
+MAX_WAIT_SECONDS: Final = range_of(QUEUE["polling_wait_ms"]).high
+MAX_VISIBILITY_SECONDS: Final = range_of(QUEUE["visibility_timeout_ms"]).high
 QUEUES_OWN_WAIT: Final = 30_000
 """The value that the Java SDK sends for "the polling wait of the queue"."""
 
-Delay: TypeAlias = Annotated[int, Whole(0, 3_600, Reason.DELAY)]
+Delay: TypeAlias = Annotated[int, Whole(0, range_of(QUEUE["delay_ms"]).high, Reason.DELAY)]
 
 
 class SendMessage(ActionRequest, frozen=True):
