@@ -241,7 +241,10 @@ def test_a_search_over_the_messages_marks_and_filters(page: Page, queue: Queue):
 
 def send_dialog(page: Page) -> Locator:
     page.get_by_role("button", name="Send test message").click()
-    return page.get_by_role("dialog")
+    dialog = page.get_by_role("dialog")
+    # The page reads the limits before the dialog opens: a key pressed until then would not reach the dialog.
+    expect(dialog).to_be_visible()
+    return dialog
 
 
 def submit(dialog: Locator) -> None:

@@ -1,14 +1,14 @@
 /** The overview: findings, figures of the moment, plots of the last hours, and the largest queues; live. */
 
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
-import { api, segment } from '../app/api.js';
+import { api } from '../app/api.js';
 import { onEvent } from '../app/events.js';
 import { bytes, count, duration, rate, shortCount } from '../app/format.js';
 import { href, replaceQuery } from '../app/router.js';
 import { brokerUrl, can, session } from '../app/session.js';
 import { addTexts, t } from '../app/text.js';
 import { problem } from '../ui/notice.js';
-import { card, emptyState, figure, pageHead } from '../ui/parts.js';
+import { card, emptyState, figure, pageHead, queueLink } from '../ui/parts.js';
 import { Plot } from '../ui/plot.js';
 import { table } from '../ui/table.js';
 import { findingsCard, whenText } from './overview-findings.js';
@@ -368,7 +368,7 @@ function topQueues({ top, hello }) {
   const columns = [
     {
       title: t('overview.queue'),
-      cell: (row) => (row.account === own ? html`<a href=${href(`queues/${segment(row.queue)}`)}>${row.queue}</a>` : row.queue),
+      cell: (row) => (row.account === own ? queueLink(row.queue) : row.queue),
     },
     hello?.is_admin && top?.some((row) => row.account !== own) ? { title: t('overview.account'), cell: (row) => row.account } : null,
     { title: t('overview.active'), align: 'end', cell: (row) => count(row.active) },

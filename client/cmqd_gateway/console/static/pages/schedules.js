@@ -3,7 +3,6 @@
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../app/api.js';
 import { count, relativeTime, shortTime, time, visible } from '../app/format.js';
-import { href } from '../app/router.js';
 import { can } from '../app/session.js';
 import { addTexts, t } from '../app/text.js';
 import { copyValue } from '../ui/copy.js';
@@ -11,19 +10,20 @@ import { confirmAction, formDialog } from '../ui/dialog.js';
 import { areaField, checkField, textField } from '../ui/form.js';
 import { icon } from '../ui/icon.js';
 import { problem } from '../ui/notice.js';
-import { badge, emptyState, factList, pageHead } from '../ui/parts.js';
+import { badge, emptyState, factList, pageHead, queueLink } from '../ui/parts.js';
+import { createSearch } from '../ui/search.js';
 import { pager, table } from '../ui/table.js';
 import { toast } from '../ui/toast.js';
 import { BodyContent } from '../ui/body-content.js';
 import { bodyState, bodyView } from '../ui/body-view.js';
 import { headersFault, headersField, headersOf, headersText } from '../ui/message-fields.js';
+import { headersView } from './queue/queue-message.js';
 import texts from './schedules.text.js';
 
 addTexts(texts);
 
 const LOAD_MS = 5_000;
 const SHOWN = 50;
-const SEARCH_MS = 250;
 /** Fields of the form that refusals are about. */
 const FIELDS = {
   queue_not_found: 'queue', schedule_exists: 'schedule', message_too_large: 'body',
@@ -31,7 +31,6 @@ const FIELDS = {
 
 export function page({ update, signal, every }) {
   const state = { list: null, error: null, search: '', offset: 0, opened: new Map() };
-  let searchTimer = 0;
   let latest = 0;
 
   async function load() {
@@ -59,12 +58,10 @@ export function page({ update, signal, every }) {
   });
   load();
 
-  function setSearch(text) {
-    Object.assign(state, { search: text, offset: 0 });
-    clearTimeout(searchTimer);
-    searchTimer = setTimeout(load, SEARCH_MS);
-    update();
-  }
+  const searchField = createSearch(signal, state, () => {
+    state.offset = 0;
+    load();
+  });
 
   // ------------------------------------------------------------------ details
 
@@ -104,7 +101,6 @@ export function page({ update, signal, every }) {
     if (info === null) {
       return html`<p class="loading" aria-busy="true">${t('ui.loading')}</p>`;
     }
-    const headers = Object.entries(info.headers);
     return html`<div class="message">
       ${factList([
         [t('schedules.fired'), count(info.fired)],
@@ -114,12 +110,7 @@ export function page({ update, signal, every }) {
         info.create_time === null ? null : [t('schedules.created'), time(info.create_time)],
         info.modify_time === null ? null : [t('schedules.modified'), time(info.modify_time)],
       ])}
-      ${headers.length === 0
-        ? nothing
-        : html`<section class="headers" aria-label=${t('ui.headers')}>
-            <h3>${t('ui.headers')}</h3>
-            <dl>${headers.map(([header, value]) => html`<div><dt>${visible(header)}</dt><dd>${visible(value)}</dd></div>`)}</dl>
-          </section>`}
+      ${headersView(info.headers)}
       ${bodyView({ state: body, update, label: `${t('schedules.body')} ${name}` })}
     </div>`;
   }
@@ -185,12 +176,7 @@ export function page({ update, signal, every }) {
   function listView() {
     const { list } = state;
     return html`<section class="card" aria-label=${t('schedules.title')}>
-      <div class="toolbar list-search" role="search">
-        <input
-          type="search" autocomplete="off" spellcheck="false" placeholder=${t('schedules.search')} aria-label=${t('schedules.search')}
-          .value=${state.search} @input=${(event) => setSearch(event.target.value)}
-        />
-      </div>
+      <div class="toolbar list-search" role="search">${searchField(t('schedules.search'))}</div>
       ${table({
         label: t('schedules.title'),
         rows: list?.schedules ?? null,
@@ -243,7 +229,7 @@ export function page({ update, signal, every }) {
 
 /** A queue; its name is hidden from keys whose patterns it does not match. */
 function queueCell({ queue }) {
-  return queue === '(hidden)' ? html`<span class="soft">${queue}</span>` : html`<a href=${href(`queues/${segment(queue)}`)}>${queue}</a>`;
+  return queue === '(hidden)' ? html`<span class="soft">${queue}</span>` : queueLink(queue);
 }
 
 function nextCell({ next_time: next, paused }) {

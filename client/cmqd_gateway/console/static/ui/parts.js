@@ -1,6 +1,9 @@
 /** Small parts of pages: head, empty state, badge, list of facts, figure. */
 
 import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
+import { segment } from '../app/api.js';
+import { relativeTime, time } from '../app/format.js';
+import { href } from '../app/router.js';
 import { addTexts, t } from '../app/text.js';
 import { copyBlock } from './copy.js';
 import texts from './ui.text.js';
@@ -41,6 +44,16 @@ export function emptyState({ title, text, action = nothing, command = null, pyth
 export function badge(text, kind = 'neutral') {
   return html`<span class="badge ${kind}">${text}</span>`;
 }
+
+/** Return a moment as its distance from now, with the exact time at hand; `none` stands for null. */
+export function moment(text, none = '–') {
+  return text === null
+    ? html`<span class="soft">${none}</span>`
+    : html`<time class="number" datetime=${text} title=${time(text)}>${relativeTime(text)}</time>`;
+}
+
+/** Return a link to the page of a queue. */
+export const queueLink = (name) => html`<a href=${href(`queues/${segment(name)}`)}>${name}</a>`;
 
 /** Return names and values as a list; `facts` is `[[name, value], ...]`, entries that are null are left out. */
 export function factList(facts) {

@@ -85,3 +85,21 @@ export function pager({ offset, limit, total, onPage }) {
     <button ?disabled=${offset + limit >= total} @click=${() => onPage(offset + limit)}>${t('ui.next')}</button>
   </nav>`;
 }
+
+/**
+ * Return the pages of a list whose next page the broker names.
+ *
+ * @param starts the starts of the pages up to the current one, `next` the start of the next, or null.
+ * @param onPage called with the starts up to another page.
+ */
+export function chainPager({ starts, next, onPage, isLoading = false }) {
+  const isFirst = starts.length === 1;
+  return isFirst && next === null
+    ? nothing
+    : html`<nav class="pager" aria-label=${t('ui.pages')}>
+        <button ?disabled=${isFirst} @click=${() => onPage(starts.slice(0, 1))}>${t('ui.first-page')}</button>
+        <button ?disabled=${isFirst} @click=${() => onPage(starts.slice(0, -1))}>${t('ui.previous')}</button>
+        <span role="status">${t('ui.page-number', { page: count(starts.length) })}</span>
+        <button ?disabled=${next === null || isLoading} @click=${() => onPage([...starts, next])}>${t('ui.next')}</button>
+      </nav>`;
+}

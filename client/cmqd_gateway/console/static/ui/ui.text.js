@@ -40,6 +40,8 @@ export default {
   'ui.previous': ['Previous', '上一页'],
   'ui.next': ['Next', '下一页'],
   'ui.page-of': ['{first}–{last} of {total}', '第 {first}–{last} 条，共 {total} 条'],
+  'ui.first-page': ['First page', '首页'],
+  'ui.page-number': ['Page {page}', '第 {page} 页'],
   'ui.pages': ['Pages of the list', '列表分页'],
   'ui.python': ['Python', 'Python'],
   'ui.command': ['Command line', '命令行'],

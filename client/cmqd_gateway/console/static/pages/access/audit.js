@@ -10,6 +10,7 @@ import { addTexts, hasText, t } from '../../app/text.js';
 import { icon } from '../../ui/icon.js';
 import { problem } from '../../ui/notice.js';
 import { badge, emptyState, pageHead } from '../../ui/parts.js';
+import { createSearch } from '../../ui/search.js';
 import { table } from '../../ui/table.js';
 import texts from './audit.text.js';
 
@@ -18,7 +19,6 @@ addTexts(texts);
 const PAGE = 50;
 const MAX_NEW = 100;
 const REFRESH_MS = 5_000;
-const TYPING_MS = 300;
 /** More accounts than this have no choice; the search compares the account too. */
 const MAX_CHOICES = 200;
 const PERIODS = { hour: 3_600, day: 86_400, week: 604_800, month: 2_592_000, all: null };
@@ -94,9 +94,6 @@ export function page({ query, update, signal, every }) {
     error: null,
     accounts: [],
   };
-  let typing = 0;
-  // A search typed just before the page is left must not change the address of the next page.
-  signal.addEventListener('abort', () => clearTimeout(typing));
   let latest = 0;
 
   function filter() {
@@ -169,11 +166,7 @@ export function page({ query, update, signal, every }) {
     update();
   }
 
-  function onSearch(event) {
-    state.search = event.target.value.trim();
-    clearTimeout(typing);
-    typing = setTimeout(() => seek({}), TYPING_MS);
-  }
+  const searchField = createSearch(signal, state, () => seek({}));
 
   const isFiltered = () => Boolean(state.search || state.operation || state.account || state.period !== 'all');
 
@@ -192,10 +185,7 @@ export function page({ query, update, signal, every }) {
   const option = (chosen, value, text) => html`<option value=${value} ?selected=${value === chosen}>${text}</option>`;
 
   const toolbar = () => html`<div class="toolbar" role="search" aria-label=${t('audit.filter')}>
-    <input
-      type="search" aria-label=${t('audit.search')} placeholder=${t('audit.search')} autocomplete="off" maxlength="128"
-      .value=${live(state.search)} @input=${onSearch}
-    />
+    ${searchField(t('audit.search'))}
     ${choice('operation', t('audit.operation'), [
       option(state.operation, '', t('audit.every-operation')),
       ...Object.entries(GROUPS).map(

@@ -12,11 +12,11 @@ import { confirmAction, formDialog } from '../../ui/dialog.js';
 import { numberField, selectField, textField } from '../../ui/form.js';
 import { icon } from '../../ui/icon.js';
 import { notice, problem } from '../../ui/notice.js';
-import { badge, card, emptyState, pageHead } from '../../ui/parts.js';
-import { table } from '../../ui/table.js';
+import { card, emptyState, moment, pageHead, queueLink } from '../../ui/parts.js';
+import { chainPager, table } from '../../ui/table.js';
 import { toast } from '../../ui/toast.js';
 import { createQueueChoice } from './queue-choice.js';
-import { messageFacts, previewOf } from './queue-message.js';
+import { messageFacts, previewOf, stateBadge } from './queue-message.js';
 import texts from './dead-letters.text.js';
 import queueTexts from './queue.text.js';
 
@@ -76,12 +76,6 @@ export function page({ query, update, signal, every }) {
 
 function waitingIn({ active, in_flight: inFlight, delayed }) {
   return active + inFlight + delayed;
-}
-
-function moment(text) {
-  return text === null
-    ? html`<span class="soft">–</span>`
-    : html`<time class="number" datetime=${text} title=${time(text)}>${relativeTime(text)}</time>`;
 }
 
 function emptyView() {
@@ -290,13 +284,7 @@ function createDetail({ name, update, signal, onChange }) {
               ],
               detail: (message) => (state.opened.has(message.id) ? messageView(message) : nothing),
             })}
-        ${starts.length === 1 && next === null
-          ? nothing
-          : html`<nav class="pager" aria-label=${t('ui.pages')}>
-              <button ?disabled=${starts.length === 1} @click=${() => go(starts.slice(0, -1))}>${t('ui.previous')}</button>
-              <span role="status">${t('dead-letters.page', { page: count(starts.length) })}</span>
-              <button ?disabled=${next === null} @click=${() => go([...starts, next])}>${t('ui.next')}</button>
-            </nav>`}`,
+        ${chainPager({ starts, next, onPage: go })}`,
     );
   }
 
@@ -344,7 +332,7 @@ function sourcesView(sources) {
     ${t('dead-letters.sources')}:
     ${sources.length === 0
       ? t('dead-letters.no-sources')
-      : sources.map((queue, index) => html`${index > 0 ? ', ' : nothing}<a href=${href(`queues/${segment(queue)}`)}>${queue}</a>`)}
+      : sources.map((queue, index) => html`${index > 0 ? ', ' : nothing}${queueLink(queue)}`)}
   </p>`;
 }
 
@@ -353,14 +341,10 @@ function pauseText(reason) {
   return queue === undefined ? reason : t('dead-letters.target-full', { queue });
 }
 
-function stateBadge(state) {
-  return badge(t(`queue.state.${state}`), state === 'in_flight' ? 'in-flight' : state);
-}
-
 function originView(origin) {
   return origin === null
     ? html`<span class="soft">${t('dead-letters.no-origin')}</span>`
-    : html`<a href=${href(`queues/${segment(origin.queue)}`)}>${origin.queue}</a>`;
+    : queueLink(origin.queue);
 }
 
 /** Why a message is a dead letter, in the words of its consumer where there are such words. */

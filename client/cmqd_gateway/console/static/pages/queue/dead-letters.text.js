@@ -32,7 +32,6 @@ export default {
     'No message of the source queues has failed, or all were moved back, deleted or consumed.',
     '来源队列没有失败的消息，或死信已被移回、删除或消费。',
   ],
-  'dead-letters.page': ['Page {page}', '第 {page} 页'],
   'dead-letters.redrive': ['Redrive', '重新投递'],
   'dead-letters.start': ['Start a redrive', '开始重新投递'],
   'dead-letters.start-text': [

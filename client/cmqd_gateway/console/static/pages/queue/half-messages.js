@@ -2,7 +2,7 @@
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../../app/api.js';
-import { count, duration, relativeTime, time } from '../../app/format.js';
+import { count, duration } from '../../app/format.js';
 import { can } from '../../app/session.js';
 import { addTexts, hasText, t } from '../../app/text.js';
 import { BodyContent } from '../../ui/body-content.js';
@@ -10,8 +10,8 @@ import { bodyState, bodyView } from '../../ui/body-view.js';
 import { confirmAction } from '../../ui/dialog.js';
 import { icon } from '../../ui/icon.js';
 import { problem } from '../../ui/notice.js';
-import { card, emptyState, pageHead } from '../../ui/parts.js';
-import { table } from '../../ui/table.js';
+import { card, emptyState, moment, pageHead } from '../../ui/parts.js';
+import { chainPager, table } from '../../ui/table.js';
 import { toast } from '../../ui/toast.js';
 import { createQueueChoice } from './queue-choice.js';
 import { previewOf } from './queue-message.js';
@@ -169,13 +169,7 @@ function createDetail({ name, update, signal, onChange }) {
       html`<p class="soft hint">${t('half-messages.rules', rules)}</p>
         ${problem(state.error)}
         ${isEmpty ? emptyState({ title: t('half-messages.none'), text: t('half-messages.none-text') }) : listView(attributes)}
-        ${starts.length === 1 && next === null
-          ? nothing
-          : html`<nav class="pager" aria-label=${t('ui.pages')}>
-              <button ?disabled=${starts.length === 1} @click=${() => go(starts.slice(0, -1))}>${t('ui.previous')}</button>
-              <span role="status">${t('half-messages.page', { page: count(starts.length) })}</span>
-              <button ?disabled=${next === null} @click=${() => go([...starts, next])}>${t('ui.next')}</button>
-            </nav>`}`,
+        ${chainPager({ starts, next, onPage: go })}`,
     );
   }
 
@@ -227,10 +221,6 @@ function createDetail({ name, update, signal, onChange }) {
   }
 
   return { load, view };
-}
-
-function moment(text) {
-  return html`<time class="number" datetime=${text} title=${time(text)}>${relativeTime(text)}</time>`;
 }
 
 function answer({ checks, last_answer: last, last_check_time: checked }) {

@@ -49,7 +49,6 @@ export default {
   'half-messages.committed-toast': ['Committed {id}', '已提交 {id}'],
   'half-messages.rolled-back-toast': ['Rolled back {id}', '已回滚 {id}'],
   'half-messages.body-text': ['The body:', '消息体：'],
-  'half-messages.page': ['Page {page}', '第 {page} 页'],
   'half-messages.rules': [
     'First check after {first}, at most {most} checks; a message without a decision expires with the retention of the queue, {retention} after its send.',
     '首次回查在 {first} 后，最多回查 {most} 次；一直未决定的消息在发送 {retention} 后随队列保留时间过期。',

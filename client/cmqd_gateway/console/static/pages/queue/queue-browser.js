@@ -2,16 +2,16 @@
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { api } from '../../app/api.js';
-import { count, relativeTime, shortCount, time } from '../../app/format.js';
+import { count, shortCount } from '../../app/format.js';
 import { href, replaceQuery } from '../../app/router.js';
 import { t } from '../../app/text.js';
 import { BodyContent, marked } from '../../ui/body-content.js';
 import { bodyState, bodyView, findInBody, showMatch } from '../../ui/body-view.js';
 import { icon } from '../../ui/icon.js';
 import { problem } from '../../ui/notice.js';
-import { badge, card, emptyState } from '../../ui/parts.js';
-import { table } from '../../ui/table.js';
-import { messageFacts, previewOf } from './queue-message.js';
+import { card, emptyState, moment } from '../../ui/parts.js';
+import { chainPager, table } from '../../ui/table.js';
+import { messageFacts, previewOf, stateBadge } from './queue-message.js';
 
 const STATES = ['active', 'in_flight', 'delayed', 'half', 'rewindable'];
 const PAGE_MESSAGES = 20;
@@ -256,15 +256,7 @@ export function createBrowser({ name, path, query, update, signal }) {
 
   function pages() {
     const { starts, next } = state;
-    if (starts.length === 1 && next === null) {
-      return nothing;
-    }
-    return html`<nav class="pager" aria-label=${t('ui.pages')}>
-      <button ?disabled=${starts.length === 1} @click=${() => go(['0'])}>${t('queue.first-page')}</button>
-      <button ?disabled=${starts.length === 1} @click=${() => go(starts.slice(0, -1))}>${t('ui.previous')}</button>
-      <span role="status">${t('queue.page-number', { page: count(starts.length) })}</span>
-      <button ?disabled=${next === null || state.isLoading} @click=${() => go([...starts, next])}>${t('ui.next')}</button>
-    </nav>`;
+    return chainPager({ starts, next, onPage: go, isLoading: state.isLoading });
   }
 
   return {
@@ -276,14 +268,6 @@ export function createBrowser({ name, path, query, update, signal }) {
     load,
     view,
   };
-}
-
-function stateBadge(state) {
-  return badge(t(`queue.state.${state}`), state === 'in_flight' ? 'in-flight' : state);
-}
-
-function moment(text) {
-  return html`<time class="number" datetime=${text} title=${time(text)}>${relativeTime(text)}</time>`;
 }
 
 /** Return the start of a body, or the surroundings of the first match of a search. */

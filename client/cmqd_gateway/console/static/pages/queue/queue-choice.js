@@ -1,16 +1,17 @@
 /** The queues of a kind with their counts, in pages and by search; the details of the chosen queue stand below. */
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
-import { api, segment } from '../../app/api.js';
-import { href, replaceQuery } from '../../app/router.js';
+import { api } from '../../app/api.js';
+import { replaceQuery } from '../../app/router.js';
 import { addTexts, t } from '../../app/text.js';
+import { queueLink } from '../../ui/parts.js';
+import { createSearch } from '../../ui/search.js';
 import { pager, table } from '../../ui/table.js';
 import texts from './queue-choice.text.js';
 
 addTexts(texts);
 
 const SHOWN_QUEUES = 20;
-const SEARCH_MS = 250;
 
 /**
  * `selection` and `sort` are parameters of the list. `keys` names texts: `label` of the list, `queue` of its first
@@ -20,7 +21,6 @@ const SEARCH_MS = 250;
 export function createQueueChoice({ query, update, signal, selection, sort, keys, columns, createDetail }) {
   const state = { queues: null, total: 0, offset: 0, search: '', error: null, chosen: query.get('queue') };
   let detail = null;
-  let searchTimer = 0;
   let latest = 0;
 
   async function load() {
@@ -62,26 +62,26 @@ export function createQueueChoice({ query, update, signal, selection, sort, keys
     requestAnimationFrame(() => requestAnimationFrame(() => document.querySelector('#chosen-queue h2')?.focus()));
   }
 
-  function setSearch(text) {
-    Object.assign(state, { search: text, offset: 0 });
-    clearTimeout(searchTimer);
-    searchTimer = setTimeout(load, SEARCH_MS);
-    update();
-  }
+  const searchField = createSearch(signal, state, () => {
+    state.offset = 0;
+    load();
+  });
 
   function view() {
     if (state.error && state.queues === null) {
       return nothing;
     }
     return html`<section class="card" aria-label=${t(keys.label)}>
-      ${state.search !== '' || state.total > SHOWN_QUEUES ? searchView() : nothing}
+      ${state.search !== '' || state.total > SHOWN_QUEUES
+        ? html`<div class="toolbar list-search" role="search">${searchField(t(keys.search))}</div>`
+        : nothing}
       ${table({
         label: t(keys.label),
         rows: state.queues,
         rowKey: (queue) => queue.name,
         empty: html`<p class="loading">${t(keys.none)}</p>`,
         columns: [
-          { title: t(keys.queue), cell: (queue) => html`<a href=${href(`queues/${segment(queue.name)}`)}>${queue.name}</a>` },
+          { title: t(keys.queue), cell: (queue) => queueLink(queue.name) },
           ...columns(),
           { title: '', cell: showButton },
         ],
@@ -96,15 +96,6 @@ export function createQueueChoice({ query, update, signal, selection, sort, keys
         },
       })}
     </section>`;
-  }
-
-  function searchView() {
-    return html`<div class="toolbar list-search" role="search">
-      <input
-        type="search" autocomplete="off" spellcheck="false" placeholder=${t(keys.search)} aria-label=${t(keys.search)}
-        .value=${state.search} @input=${(event) => setSearch(event.target.value)}
-      />
-    </div>`;
   }
 
   function showButton({ name }) {

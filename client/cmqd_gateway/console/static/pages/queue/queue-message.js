@@ -6,7 +6,7 @@ import { count, time, visible } from '../../app/format.js';
 import { href } from '../../app/router.js';
 import { hasText, t } from '../../app/text.js';
 import { copyValue } from '../../ui/copy.js';
-import { factList } from '../../ui/parts.js';
+import { badge, factList } from '../../ui/parts.js';
 
 /** Return the start of a body in one line. */
 export function previewOf(content) {
@@ -18,7 +18,6 @@ export function previewOf(content) {
 
 /** Return the facts of a message and its headers. */
 export function messageFacts(message) {
-  const headers = Object.entries(message.headers);
   return html`${factList([
     [t('queue.message'), copyValue(message.id)],
     [t('queue.sent'), time(message.enqueue_time)],
@@ -30,18 +29,22 @@ export function messageFacts(message) {
     message.copy_of ? [t('queue.copy-of'), copyView(message.copy_of)] : null,
     message.copy_of?.tags.length > 0 ? [t('queue.tags'), visible(message.copy_of.tags.join(', '))] : null,
     message.copy_of?.routing_key ? [t('queue.routing-key'), visible(message.copy_of.routing_key)] : null,
-    headers.length === 0
+    Object.keys(message.headers).length === 0
       ? [t('ui.headers'), html`<span class="soft">${t('queue.no-headers')}</span>`]
       : null,
   ])}
-    ${
-      headers.length === 0
-        ? nothing
-        : html`<section class="headers" aria-label=${t('ui.headers')}>
-          <h3>${t('ui.headers')}</h3>
-          <dl>${headers.map(([name, value]) => html`<div><dt>${visible(name)}</dt><dd>${visible(value)}</dd></div>`)}</dl>
-        </section>`
-    }`;
+    ${headersView(message.headers)}`;
+}
+
+/** Return the headers of a message, or nothing if it has none. */
+export function headersView(headers) {
+  const entries = Object.entries(headers);
+  return entries.length === 0
+    ? nothing
+    : html`<section class="headers" aria-label=${t('ui.headers')}>
+        <h3>${t('ui.headers')}</h3>
+        <dl>${entries.map(([name, value]) => html`<div><dt>${visible(name)}</dt><dd>${visible(value)}</dd></div>`)}</dl>
+      </section>`;
 }
 
 function originView(origin) {
@@ -58,4 +61,9 @@ function originView(origin) {
 function copyView(copy) {
   const { topic, subscription, publish_time: published } = copy;
   return html`<a href=${href(`topics/${segment(topic)}`)}>${t('queue.copy-of-text', { topic, subscription, time: time(published) })}</a>`;
+}
+
+/** Return the badge of the state of a message. */
+export function stateBadge(state) {
+  return badge(t(`queue.state.${state}`), state === 'in_flight' ? 'in-flight' : state);
 }

@@ -2,7 +2,7 @@
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../../app/api.js';
-import { count, duration, relativeTime, time } from '../../app/format.js';
+import { count, duration, time } from '../../app/format.js';
 import { limits } from '../../app/limits.js';
 import { href, navigate } from '../../app/router.js';
 import { brokerUrl, can } from '../../app/session.js';
@@ -13,7 +13,7 @@ import { confirmAction } from '../../ui/dialog.js';
 import { icon } from '../../ui/icon.js';
 import { lifePicture } from '../../ui/life-picture.js';
 import { problem } from '../../ui/notice.js';
-import { badge, card, emptyState, factList, pageHead } from '../../ui/parts.js';
+import { badge, card, emptyState, factList, moment, pageHead, queueLink } from '../../ui/parts.js';
 import { toast } from '../../ui/toast.js';
 import { createBrowser } from './queue-browser.js';
 import { openQueueDialog } from './queue-form.js';
@@ -232,17 +232,8 @@ export function page({ params, query, update, signal, every }) {
 }
 
 function ageView({ oldest_message_time: oldest }) {
-  return html`<p class="soft">
-    ${t('queue.oldest')}:
-    ${
-      oldest === null
-        ? t('queue.oldest-none')
-        : html`<time class="number" datetime=${oldest} title=${time(oldest)}>${relativeTime(oldest)}</time>`
-    }
-  </p>`;
+  return html`<p class="soft">${t('queue.oldest')}: ${moment(oldest, t('queue.oldest-none'))}</p>`;
 }
-
-const queueLink = (queue) => html`<a href=${href(`queues/${segment(queue)}`)}>${queue}</a>`;
 
 /** Where dead letters of the queue go, and from which queues they come. */
 function deadLetterCard(attributes, sources) {

@@ -88,8 +88,6 @@ export default {
     '{messages} / {all} 条消息，共 {matches} 处',
   ],
   'queue.found-none': ['No body below has this text', '下列消息体均不含该文本'],
-  'queue.first-page': ['First page', '首页'],
-  'queue.page-number': ['Page {page}', '第 {page} 页'],
 
   'queue.kind.text': ['As text', '输入文本'],
   'queue.kind.file': ['From a file', '选择文件'],

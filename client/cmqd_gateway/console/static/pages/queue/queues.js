@@ -9,6 +9,7 @@ import { addTexts, t } from '../../app/text.js';
 import { icon } from '../../ui/icon.js';
 import { problem } from '../../ui/notice.js';
 import { badge, emptyState, pageHead } from '../../ui/parts.js';
+import { createSearch } from '../../ui/search.js';
 import { pager, table } from '../../ui/table.js';
 import { toast } from '../../ui/toast.js';
 import { openQueueDialog } from './queue-form.js';
@@ -18,7 +19,6 @@ addTexts(texts);
 
 const PAGE_SIZE = 50;
 const RELOAD_MS = 5_000;
-const TYPING_MS = 250;
 const SELECTIONS = ['all', 'with_messages', 'dead_letter_queues', 'with_dead_letter_queue', 'transactional'];
 const SORTS = ['name', 'active', 'in_flight', 'delayed', 'half', 'age', 'waiting_receives', 'dead_lettered'];
 
@@ -37,7 +37,6 @@ export function page({ query, update, signal, every }) {
   let readings = new Map();
   let rates = new Map();
   let asking = new AbortController();
-  let typing = 0;
 
   async function load() {
     asking.abort();
@@ -100,12 +99,7 @@ export function page({ query, update, signal, every }) {
     update();
   }
 
-  const onSearch = (event) => {
-    state.search = event.target.value;
-    clearTimeout(typing);
-    typing = setTimeout(() => show({}), TYPING_MS);
-  };
-  signal.addEventListener('abort', () => clearTimeout(typing));
+  const searchField = createSearch(signal, state, () => show({}));
 
   async function create() {
     const name = await openQueueDialog({ signal });
@@ -188,19 +182,17 @@ export function page({ query, update, signal, every }) {
       ${pageHead({ title: t('queues.title'), actions: isEmpty ? nothing : createButton })} ${problem(state.error)}
       ${isEmpty
         ? html`<section class="card">${firstQueue(createButton)}</section>`
-        : html`${toolbar(state, onSearch, show)} ${state.error && state.page === null ? nothing : list()}`}
+        : html`${toolbar(state, searchField, show)} ${state.error && state.page === null ? nothing : list()}`}
     </div>`;
   }
 
   return { title: () => t('queues.title'), view };
 }
 
-function toolbar(state, onSearch, show) {
+function toolbar(state, searchField, show) {
   const matches = state.page === null ? '' : t('queues.matches', { n: count(state.page.total), one: state.page.total === 1 });
   return html`<div class="toolbar" role="search">
-    <label class="visually-hidden" for="queues-search">${t('queues.search')}</label>
-    <input id="queues-search" type="search" placeholder=${t('queues.search')} autocomplete="off" spellcheck="false" maxlength="64"
-      .value=${state.search} @input=${onSearch} />
+    ${searchField(t('queues.search'))}
     <label class="visually-hidden" for="queues-only">${t('queues.only')}</label>
     <select id="queues-only" @change=${(event) => show({ selection: event.target.value })}>
       ${SELECTIONS.map((name) => html`<option value=${name} ?selected=${name === state.selection}>${t(`queues.only.${name}`)}</option>`)}

@@ -2,7 +2,7 @@
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
-import { api, segment } from '../../app/api.js';
+import { api } from '../../app/api.js';
 import { bytes, count, duration, rate, shortCount, time } from '../../app/format.js';
 import { href, replaceQuery } from '../../app/router.js';
 import { isAdmin, session } from '../../app/session.js';
@@ -10,7 +10,8 @@ import { addTexts, t } from '../../app/text.js';
 import { copyValue } from '../../ui/copy.js';
 import { icon } from '../../ui/icon.js';
 import { notice, problem } from '../../ui/notice.js';
-import { badge, emptyState, factList, pageHead } from '../../ui/parts.js';
+import { badge, emptyState, factList, pageHead, queueLink } from '../../ui/parts.js';
+import { createSearch } from '../../ui/search.js';
 import { pager, table } from '../../ui/table.js';
 import { tabs } from '../../ui/tabs.js';
 import texts from './connections.text.js';
@@ -19,7 +20,6 @@ addTexts(texts);
 
 const PAGE = 50;
 const REFRESH_MS = 3_000;
-const TYPING_MS = 250;
 const GATEWAY = 'cmqd-gateway';
 /** Words of the server's sorts. */
 const SORTS = ['since', 'account', 'secret_id', 'product', 'last_request', 'requests', 'bytes_in', 'bytes_out', 'waiting', 'unread_bytes'];
@@ -43,9 +43,6 @@ export function page({ query, update, signal, every }) {
   };
   /** Requests of each connection at the last load, for rates: `{ now, requests }` by id. */
   let before = new Map();
-  let typing = 0;
-  // A search typed just before the page is left must not change the address of the next page.
-  signal.addEventListener('abort', () => clearTimeout(typing));
   let latest = 0;
 
   async function load() {
@@ -116,11 +113,7 @@ export function page({ query, update, signal, every }) {
     }
   }
 
-  function onSearch(event) {
-    state.search = event.target.value.trim();
-    clearTimeout(typing);
-    typing = setTimeout(() => seek({ offset: 0 }), TYPING_MS);
-  }
+  const searchField = createSearch(signal, state, () => seek({ offset: 0 }));
 
   function toggle(row) {
     state.opened = state.opened === row.id ? null : row.id;
@@ -223,7 +216,7 @@ export function page({ query, update, signal, every }) {
       title: t('connections.queue'),
       cell: (row) =>
         row.account === session.key?.account
-          ? html`<a href=${href(`queues/${segment(row.queue)}`)}>${row.queue}</a>`
+          ? queueLink(row.queue)
           : row.queue,
     },
     ...(isAdmin() ? [{ title: t('connections.account'), cell: (row) => row.account }] : []),
@@ -256,10 +249,7 @@ export function page({ query, update, signal, every }) {
         });
 
   const toolbar = (placeholder) => html`<div class="toolbar" role="search">
-    <input
-      type="search" aria-label=${placeholder} placeholder=${placeholder} autocomplete="off"
-      .value=${live(state.search)} @input=${onSearch}
-    />
+    ${searchField(placeholder)}
     ${state.connection === null
       ? nothing
       : html`<button class="small" @click=${() => seek({ connection: null, offset: 0 })}>

@@ -3,10 +3,11 @@
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../../app/api.js';
-import { bytes, count, relativeTime, time, visible } from '../../app/format.js';
+import { bytes, count, time, visible } from '../../app/format.js';
 import { replaceQuery } from '../../app/router.js';
 import { t } from '../../app/text.js';
 import { problem } from '../../ui/notice.js';
+import { moment } from '../../ui/parts.js';
 import { table } from '../../ui/table.js';
 import { deliveryState, labelsOf } from './topic-labels.js';
 
@@ -43,10 +44,7 @@ export function createReport({ path, query, update, signal }) {
     update();
   }
 
-  const when = (delivery) => {
-    const moment = delivery.delivered_time ?? delivery.next_attempt_time;
-    return moment ? html`<span title=${time(moment)}>${relativeTime(moment)}</span>` : html`<span class="soft">–</span>`;
-  };
+  const when = (delivery) => moment(delivery.delivered_time ?? delivery.next_attempt_time);
 
   const columns = () => [
     { title: t('topic.report.subscription'), cell: (row) => row.subscription ?? html`<span class="soft">${t('topic.report.removed')}</span>` },

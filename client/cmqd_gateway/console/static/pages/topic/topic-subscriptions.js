@@ -1,11 +1,10 @@
 /** The subscriptions of a topic: list, details, and the messages in delivery of each. */
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
-import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../../app/api.js';
-import { count, relativeTime, time, visible } from '../../app/format.js';
+import { count, time, visible } from '../../app/format.js';
 import { limits } from '../../app/limits.js';
-import { href, replaceQuery } from '../../app/router.js';
+import { replaceQuery } from '../../app/router.js';
 import { can } from '../../app/session.js';
 import { t } from '../../app/text.js';
 import { attributeFact, attributesIn } from '../../ui/attributes.js';
@@ -14,7 +13,8 @@ import { bodyState, bodyView } from '../../ui/body-view.js';
 import { confirmAction } from '../../ui/dialog.js';
 import { icon } from '../../ui/icon.js';
 import { notice, problem } from '../../ui/notice.js';
-import { badge, emptyState, factList } from '../../ui/parts.js';
+import { badge, emptyState, factList, moment, queueLink } from '../../ui/parts.js';
+import { createSearch } from '../../ui/search.js';
 import { pager, table } from '../../ui/table.js';
 import { toast } from '../../ui/toast.js';
 import { createSubscription, dropWaiting, editSubscription, endSubscription, rotateSecret } from './subscription-forms.js';
@@ -23,7 +23,6 @@ import { chips, deliveryState, labelsOf } from './topic-labels.js';
 
 const PAGE = 25;
 const MESSAGES = 10;
-const TYPING_MS = 250;
 
 /** Return true for an attribute of the details: filters and state have columns, and only a URL has a format. */
 function isInDetails(name, info) {
@@ -56,9 +55,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
     messagesError: null,
     start: '0',
   };
-  let typing = 0;
   let latest = 0;
-  signal.addEventListener('abort', () => clearTimeout(typing));
   const pathOf = (name) => `${path}/subscriptions/${segment(name)}`;
 
   async function load() {
@@ -150,6 +147,8 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
     load();
   }
 
+  const searchField = createSearch(signal, state, () => seek({ offset: 0 }));
+
   function toggle(name) {
     Object.assign(state, { open: state.open === name ? null : name, messages: null, messagesError: null, start: '0' });
     state.bodies.clear();
@@ -226,7 +225,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
 
   function endpoint(row) {
     const isLink = row.protocol === 'queue' && !row.endpoint.startsWith('(');
-    return isLink ? html`<a href=${href(`queues/${segment(row.endpoint)}`)}>${row.endpoint}</a>` : html`<span>${row.endpoint}</span>`;
+    return isLink ? queueLink(row.endpoint) : html`<span>${row.endpoint}</span>`;
   }
 
   const filtersOf = (info) => (info ? chips([...info.filter_tags, ...info.binding_keys], t('topic.sub.all')) : '…');
@@ -245,8 +244,6 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
     { title: t('topic.sub.waiting'), align: 'end', cell: (row) => cellCount(row.waiting) },
     { title: t('topic.sub.retry'), align: 'end', cell: (row) => cellCount(row.in_retry) },
   ];
-
-  const moment = (value, none) => (value ? html`<span title=${time(value)}>${relativeTime(value)}</span>` : html`<span class="soft">${none}</span>`);
 
   function detail(row) {
     const info = state.infos.get(row.name);
@@ -305,8 +302,8 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
           },
           { title: t('topic.message.state'), cell: (message) => deliveryState(message.state) },
           { title: t('topic.message.attempts'), align: 'end', cell: (message) => cellCount(message.attempts) },
-          { title: t('topic.message.published'), cell: (message) => moment(message.publish_time, '–') },
-          { title: t('topic.message.next'), cell: (message) => moment(message.next_attempt_time, '–') },
+          { title: t('topic.message.published'), cell: (message) => moment(message.publish_time) },
+          { title: t('topic.message.next'), cell: (message) => moment(message.next_attempt_time) },
           { title: t('topic.message.error'), cell: (message) => (message.last_error === null ? html`<span class="soft">–</span>` : visible(message.last_error)) },
           { title: t('topic.message.actions'), align: 'end', cell: (message) => messageActions(info.name, message.id) },
         ],
@@ -384,17 +381,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
           ${isEmpty
             ? nothing
             : html`<header>
-                <div class="toolbar" role="search">
-                  <input
-                    type="search" aria-label=${t('topic.sub.search')} placeholder=${t('topic.sub.search')} autocomplete="off"
-                    .value=${live(state.search)}
-                    @input=${(event) => {
-                      state.search = event.target.value.trim();
-                      clearTimeout(typing);
-                      typing = setTimeout(() => seek({ offset: 0 }), TYPING_MS);
-                    }}
-                  />
-                </div>
+                <div class="toolbar" role="search">${searchField(t('topic.sub.search'))}</div>
                 <div class="actions">${subscribe}</div>
               </header>`}
           ${table({ label: t('topic.subscriptions'), columns: columns(), rows: state.rows, rowKey: (row) => row.name, empty, detail })}

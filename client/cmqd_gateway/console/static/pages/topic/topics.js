@@ -1,9 +1,7 @@
 /** The list of topics. */
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
-import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../../app/api.js';
-import { relativeTime, time } from '../../app/format.js';
 import { limits } from '../../app/limits.js';
 import { href, navigate, replaceQuery } from '../../app/router.js';
 import { can } from '../../app/session.js';
@@ -11,7 +9,8 @@ import { addTexts, t } from '../../app/text.js';
 import { attributeFact, labelOf } from '../../ui/attributes.js';
 import { icon } from '../../ui/icon.js';
 import { problem } from '../../ui/notice.js';
-import { emptyState, pageHead } from '../../ui/parts.js';
+import { emptyState, moment, pageHead } from '../../ui/parts.js';
+import { createSearch } from '../../ui/search.js';
 import { pager, table } from '../../ui/table.js';
 import { cellCount, createTopic, deleteTopic, editTopic } from './topic-forms.js';
 import texts from './topics.text.js';
@@ -20,7 +19,6 @@ addTexts(texts);
 
 const PAGE = 25;
 const REFRESH_MS = 5_000;
-const TYPING_MS = 250;
 
 export function page({ query, update, signal, every }) {
   const state = {
@@ -31,11 +29,7 @@ export function page({ query, update, signal, every }) {
     declared: null,
     error: null,
   };
-  let typing = 0;
   let latest = 0;
-
-  // A search typed just before the page is left must not change the address of the next page.
-  signal.addEventListener('abort', () => clearTimeout(typing));
 
   /** Read a page of names, and then the topics of these names: a list has names alone. */
   async function load() {
@@ -68,11 +62,7 @@ export function page({ query, update, signal, every }) {
     load();
   }
 
-  function onSearch(event) {
-    state.search = event.target.value.trim();
-    clearTimeout(typing);
-    typing = setTimeout(() => seek({ offset: 0 }), TYPING_MS);
-  }
+  const searchField = createSearch(signal, state, () => seek({ offset: 0 }));
 
   async function create() {
     const name = await createTopic(signal);
@@ -92,10 +82,7 @@ export function page({ query, update, signal, every }) {
     {
       title: t('topics.oldest'),
       align: 'end',
-      cell: (row) =>
-        row.oldest_message_time
-          ? html`<span title=${time(row.oldest_message_time)}>${relativeTime(row.oldest_message_time)}</span>`
-          : html`<span class="soft">–</span>`,
+      cell: (row) => moment(row.oldest_message_time),
     },
     ...(can('manage') ? [{ title: t('topics.actions'), align: 'end', cell: actions, isActions: true }] : []),
   ];
@@ -143,12 +130,7 @@ export function page({ query, update, signal, every }) {
         ${isEmpty()
           ? nothing
           : html`<header>
-              <div class="toolbar" role="search">
-                <input
-                  type="search" aria-label=${t('topics.search')} placeholder=${t('topics.search')} autocomplete="off"
-                  .value=${live(state.search)} @input=${onSearch}
-                />
-              </div>
+              <div class="toolbar" role="search">${searchField(t('topics.search'))}</div>
             </header>`}
         ${table({ label: t('topics.title'), columns: columns(), rows: state.rows, rowKey: (row) => row.id, empty: nothingThere() })}
         ${pager({ offset: state.offset, limit: PAGE, total: state.total, onPage: (offset) => seek({ offset }) })}
