@@ -70,6 +70,17 @@ MAX_DEDUP_ID_BYTES = 64
 """Longest dedup id of the protocol."""
 
 
+_MISSING = {
+    "queue": "queue_not_found",
+    "topic": "topic_not_found",
+    "subscription": "subscription_not_found",
+    "schedule": "schedule_not_found",
+    "secret_id": "key_not_found",
+    "account": "account_not_found",
+}
+"""The error of an operation on an object that does not exist, by the object's parameter in the path."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[QueryT, BodyT, ReplyT]):
     """A row of the table of operations. Name and types are those of the function."""
@@ -83,7 +94,7 @@ class Operation(Generic[QueryT, BodyT, ReplyT]):
     run: Callable[[Call[QueryT, BodyT]], Awaitable[ReplyT]]
     """Executes the request. The docstring of the function is the description in the OpenAPI document."""
     problems: tuple[str, ...] = ()
-    """Names of the errors of this operation, beside the errors of every operation."""
+    """Names of the errors of this operation, beside the errors of every operation, and of the objects in the path."""
     statuses: tuple[int, ...] = ()
     """Statuses of success; () = 200, or 204 for a reply without a body. With 201 and 200, 201 says that the request
     created the thing."""
@@ -102,12 +113,26 @@ class Operation(Generic[QueryT, BodyT, ReplyT]):
     """None = the reply has no body."""
 
     def __post_init__(self) -> None:
-        """Read name and types from the function once, because each request needs the types."""
+        """Read name and types from the function once, because each request needs the types.
+
+        A POST or PUT at the name of an object creates the object, so the object alone need not exist.
+        """
         types = get_type_hints(self.run)
         query, body = get_args(types["call"])
         reply = None if types["return"] is NoneType else types["return"]
         statuses = self.statuses or ((204,) if reply is None else (200,))
-        derived = {"name": self.run.__name__, "query": query, "body": body, "reply": reply, "statuses": statuses}
+        existing = (
+            self.path.rpartition("{")[0] if self.method in ("POST", "PUT") and self.path[-1] == "}" else self.path
+        )
+        missing = [problem for name, problem in _MISSING.items() if f"{{{name}}}" in existing]
+        derived = {
+            "name": self.run.__name__,
+            "query": query,
+            "body": body,
+            "reply": reply,
+            "statuses": statuses,
+            "problems": (*missing, *self.problems),
+        }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 

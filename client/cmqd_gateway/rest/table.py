@@ -23,9 +23,6 @@ BASE = "/api/v1"
 _QUEUE = "/queues/{queue}"
 _TOPIC = "/topics/{topic}"
 _SUBSCRIPTION = "/topics/{topic}/subscriptions/{subscription}"
-_NO_QUEUE = "queue_not_found"
-_NO_TOPIC = "topic_not_found"
-_NO_SUBSCRIPTION = ("topic_not_found", "subscription_not_found")
 _STORED = ("message_too_large", "backlog_full", "disk_nearly_full")
 """Errors of an operation that stores messages."""
 
@@ -52,26 +49,19 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         problems=("queue_differs", "too_many_queues"),
         statuses=(200, 201),
     ),
-    Operation("GET", _QUEUE, "queues", "Attributes and counts of a queue", queues.get_queue, problems=(_NO_QUEUE,)),
-    Operation("PATCH", _QUEUE, "queues", "Change attributes of a queue", queues.set_queue, problems=(_NO_QUEUE,)),
+    Operation("GET", _QUEUE, "queues", "Attributes and counts of a queue", queues.get_queue),
+    Operation("PATCH", _QUEUE, "queues", "Change attributes of a queue", queues.set_queue),
     Operation(
-        "DELETE",
-        _QUEUE,
-        "queues",
-        "Delete a queue",
-        queues.delete_queue,
-        problems=(_NO_QUEUE, "dead_letter_queue_in_use"),
+        "DELETE", _QUEUE, "queues", "Delete a queue", queues.delete_queue, problems=("dead_letter_queue_in_use",)
     ),
-    Operation(
-        "POST", f"{_QUEUE}/clear", "queues", "Drop all messages of a queue", queues.clear_queue, problems=(_NO_QUEUE,)
-    ),
+    Operation("POST", f"{_QUEUE}/clear", "queues", "Drop all messages of a queue", queues.clear_queue),
     Operation(
         "POST",
         f"{_QUEUE}/rewind",
         "queues",
         "Bring deleted messages back",
         queues.rewind_queue,
-        problems=(_NO_QUEUE, "time_not_rewindable"),
+        problems=("time_not_rewindable",),
     ),
     Operation(
         "GET",
@@ -79,7 +69,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "queues",
         "Count the messages that a rewind would bring back",
         queues.preview_rewind,
-        problems=(_NO_QUEUE, "time_not_rewindable"),
+        problems=("time_not_rewindable",),
     ),
     Operation(
         "POST",
@@ -87,7 +77,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "messages",
         "Send a message",
         messages.send_message,
-        problems=(_NO_QUEUE, *_STORED),
+        problems=_STORED,
         statuses=(201,),
         idempotency=True,
     ),
@@ -97,20 +87,18 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "messages",
         "Send messages in one step",
         messages.send_messages,
-        problems=(_NO_QUEUE, *_STORED, "batch_too_large", "out_of_order"),
+        problems=(*_STORED, "batch_too_large", "out_of_order"),
         statuses=(201,),
         idempotency=True,
     ),
-    Operation(
-        "GET", f"{_QUEUE}/messages", "messages", "Look at messages", messages.peek_messages, problems=(_NO_QUEUE,)
-    ),
+    Operation("GET", f"{_QUEUE}/messages", "messages", "Look at messages", messages.peek_messages),
     Operation(
         "POST",
         f"{_QUEUE}/receive",
         "messages",
         "Receive messages",
         messages.receive_messages,
-        problems=(_NO_QUEUE, "queue_deleted", "too_many_in_flight"),
+        problems=("queue_deleted", "too_many_in_flight"),
         waits=messages.may_wait,
     ),
     Operation(
@@ -119,23 +107,16 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "messages",
         "Delete a received message",
         messages.delete_message,
-        problems=(_NO_QUEUE, "receipt_handle_invalid"),
+        problems=("receipt_handle_invalid",),
     ),
-    Operation(
-        "POST",
-        f"{_QUEUE}/delete/batch",
-        "messages",
-        "Delete received messages",
-        messages.delete_messages,
-        problems=(_NO_QUEUE,),
-    ),
+    Operation("POST", f"{_QUEUE}/delete/batch", "messages", "Delete received messages", messages.delete_messages),
     Operation(
         "POST",
         f"{_QUEUE}/visibility",
         "messages",
         "Hide a received message longer, or shorter",
         messages.change_visibility,
-        problems=(_NO_QUEUE, "receipt_handle_invalid"),
+        problems=("receipt_handle_invalid",),
     ),
     Operation(
         "POST",
@@ -143,7 +124,6 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "messages",
         "Hide received messages longer, or shorter",
         messages.change_visibilities,
-        problems=(_NO_QUEUE,),
     ),
     Operation(
         "POST",
@@ -151,15 +131,10 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "messages",
         "Return a received message at once",
         messages.release_message,
-        problems=(_NO_QUEUE, "receipt_handle_invalid"),
+        problems=("receipt_handle_invalid",),
     ),
     Operation(
-        "POST",
-        f"{_QUEUE}/release/batch",
-        "messages",
-        "Return received messages at once",
-        messages.release_messages,
-        problems=(_NO_QUEUE,),
+        "POST", f"{_QUEUE}/release/batch", "messages", "Return received messages at once", messages.release_messages
     ),
     Operation(
         "POST",
@@ -169,7 +144,6 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         messages.reject_message,
         old_path=f"{_QUEUE}/dead-letter",
         problems=(
-            _NO_QUEUE,
             "receipt_handle_invalid",
             "no_dead_letter_queue",
             "dead_letters_not_taken",
@@ -184,7 +158,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "Reject received messages",
         messages.reject_messages,
         old_path=f"{_QUEUE}/dead-letter/batch",
-        problems=(_NO_QUEUE, "no_dead_letter_queue"),
+        problems=("no_dead_letter_queue",),
     ),
     Operation(
         "GET",
@@ -192,7 +166,6 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "dead letters",
         "Queues that send their dead letters here",
         queues.list_dead_letter_sources,
-        problems=(_NO_QUEUE,),
     ),
     Operation(
         "POST",
@@ -200,7 +173,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "dead letters",
         "Move dead letters back",
         queues.start_redrive,
-        problems=(_NO_QUEUE, "redrive_running"),
+        problems=("redrive_running",),
         statuses=(202,),
     ),
     Operation(
@@ -209,7 +182,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "dead letters",
         "Progress of a redrive",
         queues.get_redrive,
-        problems=(_NO_QUEUE, "redrive_not_found"),
+        problems=("redrive_not_found",),
     ),
     Operation(
         "DELETE",
@@ -217,7 +190,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "dead letters",
         "End a redrive",
         queues.cancel_redrive,
-        problems=(_NO_QUEUE, "redrive_not_found"),
+        problems=("redrive_not_found",),
     ),
     Operation(
         "POST",
@@ -225,7 +198,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "transactions",
         "Send a half message",
         transactions.send_half_message,
-        problems=(_NO_QUEUE, "not_transactional", *_STORED),
+        problems=("not_transactional", *_STORED),
         statuses=(201,),
         idempotency=True,
     ),
@@ -235,7 +208,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "transactions",
         "Send half messages in one step",
         transactions.send_half_messages,
-        problems=(_NO_QUEUE, "not_transactional", *_STORED, "batch_too_large"),
+        problems=("not_transactional", *_STORED, "batch_too_large"),
         statuses=(201,),
         idempotency=True,
     ),
@@ -245,7 +218,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "transactions",
         "List undecided half messages",
         transactions.list_half_messages,
-        problems=(_NO_QUEUE, "not_transactional"),
+        problems=("not_transactional",),
     ),
     Operation(
         "POST",
@@ -253,7 +226,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "transactions",
         "Commit a half message, or roll it back",
         transactions.decide_half_message,
-        problems=(_NO_QUEUE, "not_transactional", "transaction_not_found", "already_committed", "already_rolled_back"),
+        problems=("not_transactional", "transaction_not_found", "already_committed", "already_rolled_back"),
     ),
     Operation(
         "POST",
@@ -261,7 +234,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "transactions",
         "Commit half messages, or roll them back",
         transactions.decide_half_messages,
-        problems=(_NO_QUEUE, "not_transactional"),
+        problems=("not_transactional",),
     ),
     Operation("GET", "/topics", "topics", "List topics", topics.list_topics),
     Operation(
@@ -282,16 +255,16 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         problems=("topic_differs", "too_many_topics"),
         statuses=(200, 201),
     ),
-    Operation("GET", _TOPIC, "topics", "Attributes and counts of a topic", topics.get_topic, problems=(_NO_TOPIC,)),
-    Operation("PATCH", _TOPIC, "topics", "Change a topic", topics.set_topic, problems=(_NO_TOPIC,)),
-    Operation("DELETE", _TOPIC, "topics", "Delete a topic", topics.delete_topic, problems=(_NO_TOPIC, "topic_in_use")),
+    Operation("GET", _TOPIC, "topics", "Attributes and counts of a topic", topics.get_topic),
+    Operation("PATCH", _TOPIC, "topics", "Change a topic", topics.set_topic),
+    Operation("DELETE", _TOPIC, "topics", "Delete a topic", topics.delete_topic, problems=("topic_in_use",)),
     Operation(
         "POST",
         f"{_TOPIC}/messages",
         "topics",
         "Publish a message",
         topics.publish_message,
-        problems=(_NO_TOPIC, "message_too_large", "disk_nearly_full"),
+        problems=("message_too_large", "disk_nearly_full"),
         statuses=(201,),
         idempotency=True,
     ),
@@ -301,25 +274,18 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "topics",
         "Publish messages in one step",
         topics.publish_messages,
-        problems=(_NO_TOPIC, "message_too_large", "disk_nearly_full", "batch_too_large", "out_of_order"),
+        problems=("message_too_large", "disk_nearly_full", "batch_too_large", "out_of_order"),
         statuses=(201,),
         idempotency=True,
     ),
-    Operation(
-        "GET",
-        f"{_TOPIC}/subscriptions",
-        "subscriptions",
-        "List subscriptions",
-        topics.list_subscriptions,
-        problems=(_NO_TOPIC,),
-    ),
+    Operation("GET", f"{_TOPIC}/subscriptions", "subscriptions", "List subscriptions", topics.list_subscriptions),
     Operation(
         "POST",
         _SUBSCRIPTION,
         "subscriptions",
         "Subscribe a queue or a URL",
         topics.create_subscription,
-        problems=(_NO_TOPIC, _NO_QUEUE, "subscription_exists", "too_many_subscriptions", "push_unavailable"),
+        problems=("queue_not_found", "subscription_exists", "too_many_subscriptions", "push_unavailable"),
         statuses=(201,),
     ),
     Operation(
@@ -328,56 +294,24 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "subscriptions",
         "Subscribe, or accept an equal subscription",
         topics.ensure_subscription,
-        problems=(_NO_TOPIC, _NO_QUEUE, "subscription_differs", "too_many_subscriptions", "push_unavailable"),
+        problems=("queue_not_found", "subscription_differs", "too_many_subscriptions", "push_unavailable"),
         statuses=(200, 201),
     ),
     Operation(
-        "GET",
-        _SUBSCRIPTION,
-        "subscriptions",
-        "Attributes and counts of a subscription",
-        topics.get_subscription,
-        problems=_NO_SUBSCRIPTION,
+        "GET", _SUBSCRIPTION, "subscriptions", "Attributes and counts of a subscription", topics.get_subscription
     ),
     Operation(
-        "PATCH",
-        _SUBSCRIPTION,
-        "subscriptions",
-        "Change, pause or resume a subscription",
-        topics.set_subscription,
-        problems=_NO_SUBSCRIPTION,
+        "PATCH", _SUBSCRIPTION, "subscriptions", "Change, pause or resume a subscription", topics.set_subscription
     ),
-    Operation(
-        "DELETE",
-        _SUBSCRIPTION,
-        "subscriptions",
-        "End a subscription",
-        topics.delete_subscription,
-        problems=_NO_SUBSCRIPTION,
-    ),
-    Operation(
-        "POST",
-        f"{_SUBSCRIPTION}/retry",
-        "subscriptions",
-        "Retry failed deliveries",
-        topics.retry_deliveries,
-        problems=_NO_SUBSCRIPTION,
-    ),
-    Operation(
-        "POST",
-        f"{_SUBSCRIPTION}/drop",
-        "subscriptions",
-        "Drop waiting deliveries",
-        topics.drop_deliveries,
-        problems=_NO_SUBSCRIPTION,
-    ),
+    Operation("DELETE", _SUBSCRIPTION, "subscriptions", "End a subscription", topics.delete_subscription),
+    Operation("POST", f"{_SUBSCRIPTION}/retry", "subscriptions", "Retry failed deliveries", topics.retry_deliveries),
+    Operation("POST", f"{_SUBSCRIPTION}/drop", "subscriptions", "Drop waiting deliveries", topics.drop_deliveries),
     Operation(
         "GET",
         f"{_SUBSCRIPTION}/messages",
         "subscriptions",
         "Look at the messages that wait for a subscription",
         topics.peek_deliveries,
-        problems=_NO_SUBSCRIPTION,
     ),
     Operation(
         "POST",
@@ -385,7 +319,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "subscriptions",
         "Retry a message of a subscription",
         topics.retry_delivery,
-        problems=(*_NO_SUBSCRIPTION, "message_not_waiting"),
+        problems=("message_not_waiting",),
     ),
     Operation(
         "POST",
@@ -393,7 +327,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "subscriptions",
         "Drop a message of a subscription",
         topics.drop_delivery,
-        problems=(*_NO_SUBSCRIPTION, "message_not_waiting"),
+        problems=("message_not_waiting",),
     ),
     Operation(
         "GET",
@@ -401,15 +335,10 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "topics",
         "The subscriptions that have had a message",
         topics.get_message_deliveries,
-        problems=(_NO_TOPIC, "message_not_published"),
+        problems=("message_not_published",),
     ),
     Operation(
-        "GET",
-        f"{_TOPIC}/match",
-        "topics",
-        "The subscriptions that would get a message",
-        topics.match_subscriptions,
-        problems=(_NO_TOPIC,),
+        "GET", f"{_TOPIC}/match", "topics", "The subscriptions that would get a message", topics.match_subscriptions
     ),
     Operation(
         "POST",
@@ -417,7 +346,6 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "subscriptions",
         "Make a new secret for signatures",
         topics.rotate_secret,
-        problems=_NO_SUBSCRIPTION,
     ),
     Operation("GET", "/schedules", "schedules", "List schedules", schedules.list_schedules),
     Operation(
@@ -426,7 +354,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "schedules",
         "Create a schedule",
         schedules.create_schedule,
-        problems=(_NO_QUEUE, "schedule_exists", "too_many_schedules", "message_too_large"),
+        problems=("queue_not_found", "schedule_exists", "too_many_schedules", "message_too_large"),
         statuses=(201,),
     ),
     Operation(
@@ -435,16 +363,11 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "schedules",
         "Create a schedule, or accept an equal schedule",
         schedules.ensure_schedule,
-        problems=(_NO_QUEUE, "schedule_differs", "too_many_schedules", "message_too_large"),
+        problems=("queue_not_found", "schedule_differs", "too_many_schedules", "message_too_large"),
         statuses=(200, 201),
     ),
     Operation(
-        "GET",
-        "/schedules/{schedule}",
-        "schedules",
-        "A schedule with its message and counts",
-        schedules.get_schedule,
-        problems=("schedule_not_found",),
+        "GET", "/schedules/{schedule}", "schedules", "A schedule with its message and counts", schedules.get_schedule
     ),
     Operation(
         "PATCH",
@@ -452,16 +375,9 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "schedules",
         "Change, pause or resume a schedule",
         schedules.set_schedule,
-        problems=("schedule_not_found", _NO_QUEUE, "message_too_large"),
+        problems=("queue_not_found", "message_too_large"),
     ),
-    Operation(
-        "DELETE",
-        "/schedules/{schedule}",
-        "schedules",
-        "Delete a schedule",
-        schedules.delete_schedule,
-        problems=("schedule_not_found",),
-    ),
+    Operation("DELETE", "/schedules/{schedule}", "schedules", "Delete a schedule", schedules.delete_schedule),
     Operation("GET", "/key", "keys", "Your own key, with its permissions", keys.get_own_key),
     Operation("GET", "/keys", "keys", "List keys", keys.list_keys, problems=("account_not_found",)),
     Operation(
@@ -481,7 +397,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "keys",
         "Change the permissions of a key",
         keys.set_key_roles,
-        problems=("key_not_found", "account_not_found", "last_key"),
+        problems=("account_not_found", "last_key"),
     ),
     Operation(
         "PATCH",
@@ -489,7 +405,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "keys",
         "Enable or disable a key",
         keys.set_key,
-        problems=("key_not_found", "account_not_found", "last_key"),
+        problems=("account_not_found", "last_key"),
     ),
     Operation(
         "DELETE",
@@ -497,7 +413,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "keys",
         "Delete a key",
         keys.delete_key,
-        problems=("key_not_found", "account_not_found", "last_key"),
+        problems=("account_not_found", "last_key"),
     ),
     Operation("GET", "/accounts", "accounts", "List accounts", keys.list_accounts),
     Operation(
@@ -515,7 +431,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
         "accounts",
         "Delete an account",
         keys.delete_account,
-        problems=("account_not_found", "account_not_empty"),
+        problems=("account_not_empty",),
     ),
     Operation("GET", "/all-queues", "accounts", "List the queues of all accounts", keys.list_all_queues),
     Operation("GET", "/audit", "server", "Administrative operations", audit.list_audit_entries),
