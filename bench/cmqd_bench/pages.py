@@ -42,7 +42,7 @@ import cmqd.engine
 import cmqd_gateway.console
 from cmqd.settings import SETTINGS, SettingInfo
 from cmqd_bench.documents import cmq_tables, parts
-from cmqd_bench.documents.attribute_tables import TABLES, docs_table, segments_table, spec_table
+from cmqd_bench.documents.attribute_tables import STORED, TABLES, docs_table, segments_table, spec_table
 from cmqd_bench.documents.client_attributes import declared_attributes
 from cmqd_bench.documents.decision_records import index_by_room, read_records
 from cmqd_bench.documents.operation_tables import costs_table, roles_table
@@ -322,7 +322,7 @@ PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("protocol/SPEC.md", "operations by role", roles_table),
     ("cmqd/ARCHITECTURE.md", "operations by cost", costs_table),
     *(("protocol/SPEC.md", f"attributes of a {noun}", partial(spec_table, noun)) for noun in TABLES),
-    *(("protocol/SEGMENTS.md", f"attributes of a {noun}", partial(segments_table, noun)) for noun in TABLES),
+    *(("protocol/SEGMENTS.md", f"attributes of a {noun}", partial(segments_table, noun)) for noun in STORED),
     ("docs/model.md", "attributes of a queue", partial(docs_table, "queue")),
     ("docs/topics.md", "attributes of a topic", partial(docs_table, "topic")),
     ("docs/topics.md", "attributes of a subscription", partial(docs_table, "subscription")),

@@ -26,7 +26,7 @@ def check_each(
     """Check each of ``changes`` to ``base`` by itself.
 
     Args:
-        noun: kind of the object, for errors: ``queue``, ``topic`` or ``subscription``.
+        noun: kind of the object, for errors.
         declared: the attributes of this kind of object.
         base: the attributes that the object has.
         changes: new values by name.
@@ -73,6 +73,9 @@ def _check_value(attribute: Attribute, value: object) -> None:
         case Unit.NAME:
             if not isinstance(value, str):
                 raise _wrong(name, value, "the name of a queue, or empty")
+        case Unit.TEXT:
+            if not isinstance(value, str) or not value:
+                raise _wrong(name, value, "text")
         case Unit.TEXTS:
             if not _are_texts(value):
                 raise _wrong(name, value, "a list of texts")

@@ -1,4 +1,4 @@
-"""The attributes of queues, topics and subscriptions: everything else about an attribute is read or made from here.
+"""The attributes of queues, topics, subscriptions and schedules: all else about them is read or made from here.
 
 The core checks values by these declarations, records and checkpoints store the structs as maps, and the types of the
 client, the options of ``cmq``, the JSON API with its OpenAPI document, the forms of the console and the tables of the
@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from msgspec import Struct
 
 from cmqd_types.choices import ContentFormat, FilterType, RetryStrategy
-from cmqd_types.declared import Attribute, choice, count, declared, milliseconds, name_of, size, switch, texts
+from cmqd_types.declared import Attribute, choice, count, declared, milliseconds, name_of, size, switch, text, texts
 
 
 class QueueAttributes(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=False):
@@ -256,9 +256,30 @@ class SubscriptionAttributes(Struct, frozen=True, omit_defaults=True, forbid_unk
     )
 
 
+class ScheduleAttributes(Struct, frozen=True):
+    """The attributes of a schedule. The log has each as a field of a record, so no value is left out on disk."""
+
+    queue: Annotated[
+        str, text(label="Queue", help="Name of a queue of the account that is not transactional", default_text="none")
+    ] = ""
+    cron: Annotated[
+        str,
+        text(
+            label="Expression",
+            help="Cron expression of at most 256 bytes: minute, hour, day of the month, month, day of the week",
+            default_text="none",
+        ),
+    ] = ""
+    zone: Annotated[
+        str, text(label="Time zone", help="Time zone of the expression, UTC or a name of the tz database of the server")
+    ] = "UTC"
+    paused: Annotated[bool, switch(label="Paused", help="Send no message until the schedule is resumed")] = False
+
+
 QUEUE: Final[dict[str, Attribute]] = declared(QueueAttributes)
 TOPIC: Final[dict[str, Attribute]] = declared(TopicAttributes)
 SUBSCRIPTION: Final[dict[str, Attribute]] = declared(SubscriptionAttributes)
+SCHEDULE: Final[dict[str, Attribute]] = declared(ScheduleAttributes)
 
 TOPIC_CHANGES: Final = {name: attribute for name, attribute in TOPIC.items() if not attribute.is_fixed}
 SUBSCRIPTION_CHANGES: Final = {name: attribute for name, attribute in SUBSCRIPTION.items() if not attribute.is_fixed}

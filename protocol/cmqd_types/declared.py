@@ -31,6 +31,8 @@ class Unit(StrEnum):
     """True or false."""
     NAME = "name"
     """The name of an object, or empty for none."""
+    TEXT = "text"
+    """A text that is not empty."""
     CHOICE = "choice"
     """One of several words."""
     TEXTS = "texts"
@@ -135,6 +137,11 @@ def switch(**rest: Any) -> Attribute:
 def name_of(**rest: Any) -> Attribute:
     """Declare the name of an object, or a URL."""
     return Attribute(unit=Unit.NAME, **rest)
+
+
+def text(**rest: Any) -> Attribute:
+    """Declare a text that is not empty."""
+    return Attribute(unit=Unit.TEXT, **rest)
 
 
 def choice(*words: str, **rest: Any) -> Attribute:

@@ -27,7 +27,7 @@ SourceFileLoader.get_code = lambda loader, name: (
 path = Path(find_spec("cmqd_types").origin).parent / "attributes.py"
 line = '    colour_ms: Annotated[int, milliseconds(0, 60_000, label="Colour", help="Time of a colour")] = 5_000\\n'
 text = path.read_text()
-for after in ("\\n\\nclass TopicAttributes(", "\\n\\nclass SubscriptionAttributes(", "\\n\\nQUEUE: Final"):
+for after in ("\\n\\nclass TopicAttributes(", "\\n\\nclass SubscriptionAttributes(", "\\n\\nclass ScheduleAttributes("):
     end = text.index(after)
     text = text[:end] + line + text[end:]
 texts[str(path)] = text

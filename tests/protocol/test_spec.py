@@ -9,7 +9,6 @@ import pytest
 from cmqd.core import filter_matching
 from cmqd.core.facts import retry_schedule
 from cmqd.core.limits import Limits
-from cmqd.core.operations.sending.schedules import ScheduleAttributes
 from cmqd.core.urls import MAX_URL_LENGTH
 from cmqd.server.clients.transaction_checkers import MAX_REGISTRATIONS
 from cmqd.server.handlers.subscriptions import DEFAULT_OVERLAP_MS, MAX_OVERLAP_MS
@@ -28,6 +27,7 @@ from cmqd_protocol.features import (
     Feature,
 )
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
+from cmqd_types.attributes import ScheduleAttributes
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
 from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo
 from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, ReceivedMessage

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
-from cmqd_types.attributes import QUEUE, SUBSCRIPTION, TOPIC
+from cmqd_types.attributes import QUEUE, SCHEDULE, SUBSCRIPTION, TOPIC
 from cmqd_types.declared import Attribute, Unit
 from cmqd_types.sentences import readable_duration, readable_size
 
-TABLES: Mapping[str, Mapping[str, Attribute]] = {"queue": QUEUE, "topic": TOPIC, "subscription": SUBSCRIPTION}
+STORED: Mapping[str, Mapping[str, Attribute]] = {"queue": QUEUE, "topic": TOPIC, "subscription": SUBSCRIPTION}
+"""Attributes with a stored default."""
+TABLES: Mapping[str, Mapping[str, Attribute]] = {**STORED, "schedule": SCHEDULE}
 CREATING: Mapping[str, str] = {
     "queue": "`create_queue` and `ensure_queue`",
     "topic": "`create_topic` and `ensure_topic`",
@@ -69,7 +71,7 @@ def _values(attribute: Attribute) -> str:
             return "boolean"
         case Unit.CHOICE:
             return " or ".join(f"`{word}`" for word in attribute.choices)
-        case Unit.NAME:
+        case Unit.NAME | Unit.TEXT:
             return "text"
         case Unit.TEXTS:
             return f"list of at most {attribute.high} texts"

@@ -14,6 +14,7 @@ from cmq_cli.output import Output, encode_body
 from cmq_cli.values import counted, printable, show_time, show_value
 from cmqd_client import Client
 from cmqd_client.schedules import ScheduleInfo
+from cmqd_types.attributes import SCHEDULE
 
 app = App(name="schedule", help="Schedules: send a message again and again, at the times of a cron expression.")
 
@@ -25,9 +26,9 @@ _FIELDS = (
 _SHOWN_CHARACTERS = 200
 """Characters of a body in the lines of ``info``; JSON has the whole body."""
 
-_Cron = Annotated[str, Parameter(help="Minute, hour, day, month, day of the week: '*/15 * * * *', '0 9 * * mon-fri'.")]
+_Cron = Annotated[str, Parameter(help=f"{SCHEDULE['cron'].help}: '*/15 * * * *', '0 9 * * mon-fri'.")]
 _Zone = Annotated[
-    str | None, Parameter(help="Time zone of the expression: Europe/Berlin; UTC by default.", show_default=False)
+    str | None, Parameter(help=f"{SCHEDULE['zone'].help}: Europe/Berlin; UTC by default.", show_default=False)
 ]
 _File = Annotated[
     Path | None,
@@ -46,7 +47,7 @@ async def create(
     file: _File = None,
     zone: _Zone = None,
     header: Header = None,
-    paused: Annotated[Flag, Parameter(help="Send no message until the schedule is resumed.")] = False,
+    paused: Annotated[Flag, Parameter(help=f"{SCHEDULE['paused'].help}.")] = False,
     ensure: Ensure = False,
     session: CurrentSession,
 ) -> None:
@@ -97,7 +98,7 @@ async def set_attributes(
     *,
     queue: Annotated[str | None, Parameter(help="Send to this queue.")] = None,
     cron: _Cron | None = None,
-    zone: Annotated[str | None, Parameter(help="Time zone of the expression.")] = None,
+    zone: Annotated[str | None, Parameter(help=f"{SCHEDULE['zone'].help}.")] = None,
     body: Annotated[str | None, Parameter(help="The message.")] = None,
     file: _File = None,
     header: Header = None,

@@ -24,7 +24,7 @@ from cmqd_gateway.rest.values import (
     Seconds,
     Tag,
 )
-from cmqd_types.attributes import QUEUE, SUBSCRIPTION_CHANGES, SUBSCRIPTION_OPTIONS, TOPIC, TOPIC_CHANGES
+from cmqd_types.attributes import QUEUE, SCHEDULE, SUBSCRIPTION_CHANGES, SUBSCRIPTION_OPTIONS, TOPIC, TOPIC_CHANGES
 from cmqd_types.inspection import ConnectionSort
 from cmqd_types.queues import QueueSelection, QueueSort
 
@@ -399,9 +399,9 @@ class NewSchedule(Request, frozen=True, kw_only=True):
     queue: str
     cron: Annotated[
         str,
-        Meta(description="Minute, hour, day of the month, month, day of the week.", examples=["0 9 * * mon-fri"]),
+        Meta(description=f"{SCHEDULE['cron'].help}.", examples=["0 9 * * mon-fri"]),
     ]
-    zone: Annotated[str, Meta(description="Time zone of the expression, a name of the tz database.")] = "UTC"
+    zone: Annotated[str, Meta(description=f"{SCHEDULE['zone'].help}.")] = str(SCHEDULE["zone"].default)
     body: Body
     encoding: Encoding = "utf-8"
     headers: Headers = {}
@@ -410,7 +410,7 @@ class NewSchedule(Request, frozen=True, kw_only=True):
 class NewPausableSchedule(NewSchedule, frozen=True, kw_only=True):
     """A message that the server sends at the times of a cron expression."""
 
-    paused: Annotated[bool, Meta(description="true = no message is sent until a change sets it to false.")] = False
+    paused: Annotated[bool, Meta(description=f"{SCHEDULE['paused'].help}.")] = False
 
 
 class ScheduleChanges(Request, frozen=True, kw_only=True):

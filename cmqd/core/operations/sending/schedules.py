@@ -18,6 +18,7 @@ from zlib import crc32
 
 import msgspec
 
+from cmqd.core.attributes import check_each
 from cmqd.core.calendar import Calendar
 from cmqd.core.domain_errors import (
     DomainError,
@@ -37,9 +38,9 @@ from cmqd.core.operations.sending.send import Send
 from cmqd.core.outcome import Effects, MissedFiring, Outcome
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import AnyRecord, ScheduleDeleted, ScheduleFired, SchedulePlanned, ScheduleSet
+from cmqd_types.attributes import SCHEDULE, ScheduleAttributes
 from cmqd_types.messages import Headers
 from cmqd_types.schedules import ScheduleInfo, ScheduleSummary
-from cmqd_types.sentences import field_name, field_names, sentence
 
 FIRED_AT_ONCE = 8
 """Firings of a tick: well under a millisecond with small bodies and usual expressions."""
@@ -47,15 +48,6 @@ FIRED_BYTES = 256 * 1024
 """A tick begins no further firing beyond this many bytes of bodies: they are written to one row."""
 PUT_OFF_MS = 1000
 """Time after which a firing that was put off is tried again."""
-
-
-class ScheduleAttributes(msgspec.Struct, frozen=True):
-    """The attributes of a schedule that its owner can set."""
-
-    queue: str = ""
-    cron: str = ""
-    zone: str = "UTC"
-    paused: bool = False
 
 
 class Firing(msgspec.Struct, frozen=True, gc=False):
@@ -398,36 +390,14 @@ def _checked_attributes(base: ScheduleAttributes, changes: Mapping[str, object])
     Raises:
         InvalidArgument: an attribute is unknown, or of the wrong type.
     """
-    known = ScheduleAttributes.__struct_fields__
-    chosen: dict[str, object] = {}
-    for name, value in changes.items():
-        if name not in known:
-            raise InvalidArgument(
-                sentence("a schedule has no attribute {}; its attributes are {}", shown(name), field_names(known)),
-                field=name,
-                value=value,
-                limit=f"one of {', '.join(known)}",
-            )
-        if name == "paused":
-            if type(value) is not bool:
-                raise InvalidArgument(
-                    sentence("{} must be true or false, not {}", field_name(name), shown(value)),
-                    field=name,
-                    value=value,
-                    limit="true or false",
-                )
-        elif not isinstance(value, str) or not value:
-            raise InvalidArgument(
-                sentence("{} must be text, not {}", field_name(name), shown(value)),
-                field=name,
-                value=value,
-                limit="text",
-            )
-        elif name == "queue":
-            check_queue_name(value)
+    check_each("schedule", SCHEDULE, base, changes)
+    chosen = {name: str(value) for name, value in changes.items() if name != "paused"}
+    if "queue" in chosen:
+        check_queue_name(chosen["queue"])
+    if "cron" in chosen:
         # An expression with other spaces is the same expression, for a comparison and for tables.
-        chosen[name] = " ".join(value.split()) if name == "cron" and isinstance(value, str) else value
-    return msgspec.structs.replace(base, **chosen)
+        chosen["cron"] = " ".join(chosen["cron"].split())
+    return msgspec.structs.replace(base, **{**changes, **chosen})
 
 
 def _check_takes_schedules(queue: Queue) -> None:
