@@ -83,14 +83,14 @@ from cmqd.server.replies.reply_gate import Gate, ReplyGate
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.collecting import Collector
 from cmqd.server.requests.dispatch import Dispatcher, plain_handlers
-from cmqd.server.requests.handler import Handler, HasAnswers, HasHandlers
+from cmqd.server.requests.handler import Handler, handlers_of, late_answers_of
 from cmqd.server.server import Server
 from cmqd.settings import Settings
 from cmqd_protocol import messages as wire
 from cmqd_protocol.operations import OPERATIONS, Cost, requests_of
 from cmqd_types.metrics import DURATIONS_US, histogram
 
-HANDLERS: Sequence[Callable[..., HasHandlers]] = (
+HANDLERS: Sequence[Callable[..., object]] = (
     Peeks,
     DeadLetters,
     Queues,
@@ -107,7 +107,7 @@ HANDLERS: Sequence[Callable[..., HasHandlers]] = (
 )
 """Parts with handlers that need parts and named values alone. The order has no meaning."""
 
-LATE_ANSWERS: Sequence[Callable[..., HasAnswers]] = (
+LATE_ANSWERS: Sequence[Callable[..., object]] = (
     ReplyWithBodies,
     DeadLetterReplies,
     RewindReplies,
@@ -239,7 +239,7 @@ def _add_replies(assembly: Assembly, given: Surroundings) -> None:
     assembly.make(Outbox, durable_lsn=lambda: log.durable_lsn, has_secret=given.accounts.has_secret)
     answers: dict[type[wire.Request], Answer] = {}
     for kind in LATE_ANSWERS:
-        answers |= assembly.make(kind).answers()
+        answers |= late_answers_of(assembly.make(kind))
     assembly.make(Answering, answers=answers)
 
 
@@ -316,7 +316,7 @@ def _add_handlers(assembly: Assembly, given: Surroundings) -> dict[type[wire.Req
         pushes_ended=assembly.get(BrokerEvents).pushes_ended,
     )
     for kind in HANDLERS:
-        handlers |= assembly.make(kind).handlers()
+        handlers |= handlers_of(assembly.make(kind))
     others = OPERATIONS.keys() - handlers - requests_of(lambda operation: operation.cost is Cost.CONSTANT)
     return handlers | assembly.make(plain_handlers, plain=[OPERATIONS[request] for request in others])
 
@@ -327,8 +327,10 @@ def _add_faces(assembly: Assembly, given: Surroundings) -> None:
     sends = assembly.make(Sends)
     receives = assembly.make(Receives, max_waiting_per_account=given.settings.max_waiting_receives_per_account)
     publishes, deletes = assembly.get(Publishes), assembly.make(Deletes)
-    collected = sends.handlers() | publishes.handlers() | deletes.handlers() | receives.handlers()
-    handlers = authorization.guarded(collected | _add_handlers(assembly, given))
+    handlers = _add_handlers(assembly, given)
+    for collecting in (sends, publishes, deletes, receives):
+        handlers |= handlers_of(collecting)
+    handlers = authorization.guarded(handlers)
     dispatcher = assembly.make(
         Dispatcher,
         handlers={

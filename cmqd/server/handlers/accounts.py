@@ -17,7 +17,7 @@ from cmqd.server.clients.client import Client
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import Handler, handlers_of, handles
 from cmqd.server.requests.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, call_of, reply_of
 from cmqd.server.requests.refusals import error_reply
 from cmqd_protocol import messages as wire
@@ -55,19 +55,12 @@ class AccountOperations:
     spawn: Callable[[Coroutine[Any, Any, None]], None]
 
     def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return a handler for each line of the tables of accounts, and for the operations that do more."""
+        """Return a handler for each operation of the tables of accounts, and those of the operations that do more."""
         changes = {operation.request: self._change(operation) for operation in ACCOUNT_CHANGES}
         lookups = {operation.request: self._lookup(operation) for operation in ACCOUNT_LOOKUPS}
-        others: dict[type[wire.Request], Handler] = {
-            wire.SetKeyEnabled: self.set_key_enabled,
-            wire.SetKeyRoles: self.set_key_roles,
-            wire.DeleteKey: self.delete_key,
-            wire.GetOwnKey: self.get_own_key,
-            wire.DeleteAccount: self.delete_account,
-            wire.ListAllQueues: self.list_all_queues,
-        }
-        return changes | lookups | others
+        return changes | lookups | handlers_of(self)
 
+    @handles(wire.SetKeyEnabled)
     def set_key_enabled(self, client: Client, request: wire.SetKeyEnabled) -> None:
         """Switch a key on or off; a key that is off closes its connections."""
 
@@ -82,6 +75,7 @@ class AccountOperations:
 
         self._when_written(client, request, change)
 
+    @handles(wire.SetKeyRoles)
     def set_key_roles(self, client: Client, request: wire.SetKeyRoles) -> None:
         """Replace the roles and names of a key; its open connections have the new permissions at once."""
 
@@ -96,6 +90,7 @@ class AccountOperations:
 
         self._when_written(client, request, change)
 
+    @handles(wire.DeleteKey)
     def delete_key(self, client: Client, request: wire.DeleteKey) -> None:
         """Delete a key and close its connections."""
 
@@ -108,6 +103,7 @@ class AccountOperations:
 
         self._when_written(client, request, change)
 
+    @handles(wire.DeleteAccount)
     def delete_account(self, client: Client, request: wire.DeleteAccount) -> None:
         """Delete an account without queues, topics and schedules."""
         account = request.account
@@ -149,6 +145,7 @@ class AccountOperations:
 
         self._when_written(client, request, change)
 
+    @handles(wire.GetOwnKey)
     def get_own_key(self, client: Client, request: wire.GetOwnKey) -> None:
         """Answer with the key of the connection and the permissions that its requests are checked by, at once: a
         client that shows only the allowed operations needs the reply also while the storage hangs.
@@ -168,6 +165,7 @@ class AccountOperations:
             )
         )
 
+    @handles(wire.ListAllQueues)
     def list_all_queues(self, client: Client, request: wire.ListAllQueues) -> None:
         """List the queues of all accounts, for ``admin``."""
         self.accounts.must_be_admin(client.account, "list the queues of all accounts")

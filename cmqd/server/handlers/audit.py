@@ -13,7 +13,7 @@ from cmqd.server.handlers.messages import NOT_TO_GIVE_BACK
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Gate
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import handles
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -36,10 +36,7 @@ class AuditRequests:
     work: SlicedWork
     max_unread_receives: int
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of the kind of request."""
-        return {wire.ListAuditEntries: self.list_entries}
-
+    @handles(wire.ListAuditEntries)
     def list_entries(self, client: Client, request: wire.ListAuditEntries) -> None:
         """Answer with a page of entries.
 

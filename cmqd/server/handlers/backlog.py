@@ -14,10 +14,10 @@ from cmqd.server.access.shown_names import shown_to
 from cmqd.server.clients.client import Client
 from cmqd.server.handlers.messages import NOT_TO_GIVE_BACK
 from cmqd.server.part import part
-from cmqd.server.replies.answering import Answer, Answering
+from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Gate
 from cmqd.server.replies.waiting_requests import WaitingRequests
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import answers_late, handles
 from cmqd_protocol import messages as wire
 from cmqd_types.deliveries import DeliveriesPeeked, MessageDeliveries
 
@@ -35,15 +35,7 @@ class Undelivered:
     now_ms: Callable[[], int]
     max_unread_receives: int
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of each kind of request."""
-        return {
-            wire.PeekDeliveries: self.handle,
-            wire.RetryDelivery: self.handle,
-            wire.DropDelivery: self.handle,
-            wire.GetMessageDeliveries: self.handle,
-        }
-
+    @handles(wire.PeekDeliveries, wire.RetryDelivery, wire.DropDelivery, wire.GetMessageDeliveries)
     def handle(self, client: Client, request: Request) -> None:
         """Answer a request, or park it while the client has too many unread replies."""
         if client.unread_receives >= self.max_unread_receives or client.is_slow:
@@ -76,15 +68,7 @@ class UndeliveredReplies:
 
     gate: Gate
 
-    def answers(self) -> dict[type[wire.Request], Answer]:
-        """Return the answering function of each kind of request."""
-        return {
-            wire.PeekDeliveries: self._peeked,
-            wire.RetryDelivery: self._done,
-            wire.DropDelivery: self._done,
-            wire.GetMessageDeliveries: self._reported,
-        }
-
+    @answers_late(wire.PeekDeliveries)
     def _peeked(self, client: Client, request: wire.PeekDeliveries, peeked: DeliveriesPeeked, lsn: int) -> None:
         reply = shown_to(
             client,
@@ -96,9 +80,11 @@ class UndeliveredReplies:
         else:
             self.gate.hold(lsn, client, reply)
 
+    @answers_late(wire.RetryDelivery, wire.DropDelivery)
     def _done(self, client: Client, request: wire.RetryDelivery | wire.DropDelivery, count: int, lsn: int) -> None:
         self.gate.hold(lsn, client, wire.DeliveriesDone(request.request_id, count))
 
+    @answers_late(wire.GetMessageDeliveries)
     def _reported(
         self, client: Client, request: wire.GetMessageDeliveries, report: MessageDeliveries, lsn: int
     ) -> None:

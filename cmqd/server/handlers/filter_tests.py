@@ -17,7 +17,7 @@ from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import handles
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -37,10 +37,7 @@ class MatchRequests:
     entries_ahead: EntriesAhead
     schedule: Callable[[], None]
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of the kind of request."""
-        return {wire.MatchSubscriptions: self.match}
-
+    @handles(wire.MatchSubscriptions)
     def match(self, client: Client, request: wire.MatchSubscriptions) -> None:
         """Answer at once if one step is enough, else in slices.
 

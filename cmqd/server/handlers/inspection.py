@@ -26,7 +26,7 @@ from cmqd.server.clients.client import Client
 from cmqd.server.clients.connections import Connection, Connections
 from cmqd.server.part import part
 from cmqd.server.replies.waiting_requests import WaitingRequests
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import handles
 from cmqd.settings import SETTINGS, Settings
 from cmqd_protocol import messages as wire
 from cmqd_types.inspection import CONNECTION_SORTS, ConnectionInfo, SettingInfo, WaitingReceiveInfo
@@ -64,14 +64,7 @@ class Inspection:
     schedule: Callable[[], None]
     work: SlicedWork
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of each kind of request."""
-        return {
-            wire.ListConnections: self.list_connections,
-            wire.ListWaitingReceives: self.list_waiting_receives,
-            wire.GetSettings: self.get_settings,
-        }
-
+    @handles(wire.ListConnections)
     def list_connections(self, client: Client, request: wire.ListConnections) -> None:
         """List the connections of the account of a key, for ``admin`` of all accounts."""
         _check_page(request.offset, request.limit)
@@ -84,11 +77,13 @@ class Inspection:
             )
         self.work.add(client.account, self._connections(client, request))
 
+    @handles(wire.ListWaitingReceives)
     def list_waiting_receives(self, client: Client, request: wire.ListWaitingReceives) -> None:
         """List the waiting receives of the account of a key, for ``admin`` of all accounts, in order of arrival."""
         _check_page(request.offset, request.limit)
         self.work.add(client.account, self._waiting_receives(client, request))
 
+    @handles(wire.GetSettings)
     def get_settings(self, client: Client, request: wire.GetSettings) -> None:
         """Answer with the settings in force, for ``admin``."""
         self.accounts.must_be_admin(client.account, "read the settings")

@@ -13,11 +13,11 @@ from cmqd.server.admission.request_admission import Admission
 from cmqd.server.clients.client import Client
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.replies.answering import Answer, Answering
+from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Gate, Held
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.collecting import MAX_BYTES, Collector, Group, stored_bytes
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import answers_late, handles
 from cmqd.server.requests.operations import handles_done, received_after_deletes
 from cmqd.server.requests.refusals import ERROR_CODES
 from cmqd_protocol import messages as wire
@@ -45,10 +45,7 @@ class Sends:
     collector: Collector
     counters: Counters
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of the kind of request."""
-        return {wire.SendMessages: self.handle}
-
+    @handles(wire.SendMessages)
     def handle(self, client: Client, request: wire.SendMessages) -> None:
         """Collect a send."""
         admission = self.admission
@@ -102,10 +99,7 @@ class Deletes:
     collector: Collector
     counters: Counters
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of the kind of request."""
-        return {wire.DeleteMessages: self.handle}
-
+    @handles(wire.DeleteMessages)
     def handle(self, client: Client, request: wire.DeleteMessages) -> None:
         """Collect a delete."""
         handles = request.receipt_handles
@@ -133,10 +127,7 @@ class ReplyWithBodies:
     gate: Gate
     counters: Counters
 
-    def answers(self) -> dict[type[wire.Request], Answer]:
-        """Return the answering function of each kind of request."""
-        return {wire.ReceiveMessages: self.received, wire.PeekMessages: self.peeked}
-
+    @answers_late(wire.ReceiveMessages)
     def received(
         self,
         client: Client,
@@ -172,6 +163,7 @@ class ReplyWithBodies:
         self.counters.count_error(error.name)
         return [], received_after_deletes(request_id, result.deletes, [], error)
 
+    @answers_late(wire.PeekMessages)
     def peeked(self, client: Client, request: wire.PeekMessages, peeked: MessagesPeeked, lsn: int) -> None:
         """Answer a peek."""
         reply = wire.MessagesPeeked(request.request_id, messages=peeked.messages, next_start=peeked.next_start)
@@ -201,10 +193,7 @@ class Receives:
     max_waiting_per_account: int
     turn_time: TurnTime
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of the kind of request."""
-        return {wire.ReceiveMessages: self.handle}
-
+    @handles(wire.ReceiveMessages)
     def handle(self, client: Client, request: wire.ReceiveMessages) -> None:
         """Collect a receive, or park it while the client has too many unread replies.
 
@@ -286,10 +275,7 @@ class Peeks:
     now_ms: Callable[[], int]
     max_unread_receives: int
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of the kind of request."""
-        return {wire.PeekMessages: self.handle}
-
+    @handles(wire.PeekMessages)
     def handle(self, client: Client, request: wire.PeekMessages) -> None:
         """Answer a peek, or park it while the client has too many unread replies."""
         if client.unread_receives >= self.max_unread_receives or client.is_slow:
@@ -319,10 +305,7 @@ class DeadLetters:
     waiting_requests: WaitingRequests
     now_ms: Callable[[], int]
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of the kind of request."""
-        return {wire.DeadLetterMessages: self.handle}
-
+    @handles(wire.DeadLetterMessages)
     def handle(self, client: Client, request: wire.DeadLetterMessages) -> None:
         """Move messages; the answer usually comes later, when their bodies are read."""
         # A move writes the body again.
@@ -343,10 +326,7 @@ class DeadLetterReplies:
     gate: Gate
     counters: Counters
 
-    def answers(self) -> dict[type[wire.Request], Answer]:
-        """Return the answering function of the kind of request."""
-        return {wire.DeadLetterMessages: self.dead_lettered}
-
+    @answers_late(wire.DeadLetterMessages)
     def dead_lettered(self, client: Client, request: wire.DeadLetterMessages, done: DeadLettersDone, lsn: int) -> None:
         """Answer with the receipt handles that were refused."""
         self.counters.dead_lettered += done.done

@@ -15,7 +15,7 @@ from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import handles
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -63,16 +63,7 @@ class MetricsRequests:
     _waiting: dict[Shared, list[Asker]] = dataclasses.field(default_factory=dict[Shared, list[Asker]], init=False)
     """Requests by the figures that they share, until the reading of these figures begins."""
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of each kind of request."""
-        return {
-            wire.GetMetrics: self.totals,
-            wire.GetQueueMetrics: self.queues,
-            wire.GetTopicMetrics: self.topics,
-            wire.GetTopMetrics: self.top,
-            wire.ListQueueSummaries: self.summaries,
-        }
-
+    @handles(wire.GetMetrics)
     def totals(self, client: Client, request: wire.GetMetrics) -> None:
         """Add up the totals in steps and answer."""
 
@@ -93,6 +84,7 @@ class MetricsRequests:
 
         self._share(client, request, 0, self.broker.add_up_totals, reply_of, lambda totals: 0)
 
+    @handles(wire.GetTopMetrics)
     def top(self, client: Client, request: wire.GetTopMetrics) -> None:
         """Rank queues, topics and subscriptions in steps and answer."""
         limit = request.limit
@@ -182,6 +174,7 @@ class MetricsRequests:
             client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, HALTED))
         return []
 
+    @handles(wire.GetQueueMetrics)
     def queues(self, client: Client, request: wire.GetQueueMetrics) -> None:
         """Answer with a page of queues."""
         account, shows = self._account(client, request.all_accounts), names_shown_to(client)
@@ -196,6 +189,7 @@ class MetricsRequests:
             len,
         )
 
+    @handles(wire.ListQueueSummaries)
     def summaries(self, client: Client, request: wire.ListQueueSummaries) -> None:
         """Rank the queues of the account in steps and answer with a page.
 
@@ -237,6 +231,7 @@ class MetricsRequests:
 
         self.work.add(client.account, page())
 
+    @handles(wire.GetTopicMetrics)
     def topics(self, client: Client, request: wire.GetTopicMetrics) -> None:
         """Answer with a page of topics."""
         account, shows = self._account(client, request.all_accounts), names_shown_to(client)

@@ -25,7 +25,7 @@ from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Held
 from cmqd.server.requests.collecting import MAX_BYTES, Collector, Decided, Group, stored_bytes
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import handles
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Labels
 
@@ -64,10 +64,7 @@ class Publishes:
         """The publishes in line, by account and topic, in the order of the turns. No line is empty. Read-only outside:
         the end of every I/O batch reads whether a publish continues in slices."""
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of the kind of request."""
-        return {wire.PublishMessages: self.handle}
-
+    @handles(wire.PublishMessages)
     def handle(self, client: Client, request: wire.PublishMessages) -> None:
         """Collect a publish."""
         if self.admission.refuses_bodies(client, request.request_id):

@@ -9,10 +9,10 @@ from cmqd.server.access.audit_entries import AuditEntries
 from cmqd.server.clients.client import Client
 from cmqd.server.clients.transaction_checkers import TransactionCheckers
 from cmqd.server.part import part
-from cmqd.server.replies.answering import Answer, Answering
+from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Gate
 from cmqd.server.replies.waiting_requests import WaitingRequests
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import answers_late, handles
 from cmqd_protocol import messages as wire
 from cmqd_types.queues import RewindPreview, Rewound
 
@@ -29,14 +29,7 @@ class Queues:
     now_ms: Callable[[], int]
     max_unread_receives: int
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of each kind of request."""
-        return {
-            wire.DeleteQueue: self.delete,
-            wire.RewindQueue: self.rewind,
-            wire.PreviewRewind: self.preview_rewind,
-        }
-
+    @handles(wire.DeleteQueue)
     def delete(self, client: Client, request: wire.DeleteQueue) -> None:
         """Delete a queue and the registrations of its checkers."""
         now_ms = self.now_ms()
@@ -45,6 +38,7 @@ class Queues:
         outcome = self.audit_entries.with_entry(client, request, outcome, now_ms)
         self.answering.answer(client, outcome, now_ms, wire.Done(request.request_id))
 
+    @handles(wire.RewindQueue)
     def rewind(self, client: Client, request: wire.RewindQueue) -> None:
         """Make deleted messages active again."""
         now_ms = self.now_ms()
@@ -55,6 +49,7 @@ class Queues:
         outcome = self.audit_entries.with_entry(client, request, outcome, now_ms, waiter_id)
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
+    @handles(wire.PreviewRewind)
     def preview_rewind(self, client: Client, request: wire.PreviewRewind) -> None:
         """Count the messages that a rewind would bring back; park the request while the client has too many unread
         replies.
@@ -77,12 +72,10 @@ class RewindReplies:
 
     gate: Gate
 
-    def answers(self) -> dict[type[wire.Request], Answer]:
-        """Return the answering function of each kind of request."""
-        return {wire.RewindQueue: self._rewound, wire.PreviewRewind: self._previewed}
-
+    @answers_late(wire.RewindQueue)
     def _rewound(self, client: Client, request: wire.RewindQueue, rewound: Rewound, lsn: int) -> None:
         self.gate.hold(lsn, client, wire.Rewound(request.request_id, **asdict(rewound)))
 
+    @answers_late(wire.PreviewRewind)
     def _previewed(self, client: Client, request: wire.PreviewRewind, preview: RewindPreview, lsn: int) -> None:
         self.gate.hold(lsn, client, wire.RewindPreview(request.request_id, **asdict(preview)))

@@ -24,7 +24,7 @@ from cmqd.server.broker_logger import get_logger
 from cmqd.server.clients.client import Client
 from cmqd.server.clients.key_watchers import KeyWatchers
 from cmqd.server.part import part
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import handles
 from cmqd_protocol import messages as wire
 from cmqd_protocol.limits import MAX_SECRET_ID_BYTES
 
@@ -76,10 +76,7 @@ class SecretsOfKeys:
         self._reads: OrderedDict[tuple[str, str], _Reads] = OrderedDict()
         """By gateway key and key, in the order of their lines."""
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of each kind of request."""
-        return {wire.GetKeySecret: self.get, wire.WatchKeys: self.watch}
-
+    @handles(wire.GetKeySecret)
     def get(self, client: Client, request: wire.GetKeySecret) -> None:
         """Answer with the secret of a key, and whether the key is enabled."""
         secret_id = request.secret_id
@@ -96,6 +93,7 @@ class SecretsOfKeys:
         reply = wire.KeySecret(request.request_id, key.secret_key, key.account, key.enabled)
         self.when_led(lambda: client.answer(reply))
 
+    @handles(wire.WatchKeys)
     def watch(self, client: Client, request: wire.WatchKeys) -> None:
         """Push the changes of keys to the connection from now on."""
         self._check_private(client)

@@ -19,7 +19,7 @@ from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import handles
 from cmqd.server.requests.refusals import BUSY_RETRY_MS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -59,10 +59,7 @@ class SegmentRequests:
     _ahead: int = dataclasses.field(default=0, init=False)
     """Segments of ``_waiting``, and requests under way."""
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of the kind of request."""
-        return {wire.ListSegments: self.handle}
-
+    @handles(wire.ListSegments)
     def handle(self, client: Client, request: wire.ListSegments) -> None:
         """Ask the log for its active segment, count needed messages in steps, and answer.
 

@@ -10,7 +10,7 @@ from cmqd.server.access.accounts import Accounts
 from cmqd.server.clients.client import Client
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import handles
 from cmqd.server.requests.operations import Location
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -33,14 +33,7 @@ class ServerRequests:
     shard: int
     epoch: int
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of each kind of request."""
-        return {
-            wire.GetServerStatus: self.get_status,
-            wire.SealSegments: self.seal_segments,
-            wire.Locate: self.locate,
-        }
-
+    @handles(wire.Locate)
     def locate(self, client: Client, request: wire.Locate) -> None:
         """Answer with the address of this server, which has every queue and topic that it knows."""
         find = self.broker.topic_info if request.is_topic else self.broker.queue_info
@@ -48,6 +41,7 @@ class ServerRequests:
         reply = wire.Located(request.request_id, [self.location["address"]], self.shard, self.epoch)
         self.answering.answer_lookup(client, reply)
 
+    @handles(wire.GetServerStatus)
     def get_status(self, client: Client, request: wire.GetServerStatus) -> None:
         """Answer with the status, at once: the status must be readable while the storage hangs. A key without the role
         ``read`` gets the part for every account.
@@ -56,6 +50,7 @@ class ServerRequests:
         may_read = permissions is None or Role.READ in permissions.roles
         client.answer(wire.ServerStatus(request.request_id, self.status_of(client.account if may_read else "")))
 
+    @handles(wire.SealSegments)
     def seal_segments(self, client: Client, request: wire.SealSegments) -> None:
         """Close and seal the active segment, for ``admin``."""
         self.accounts.must_be_admin(client.account, "seal segments")

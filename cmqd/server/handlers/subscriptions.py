@@ -27,7 +27,7 @@ from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.push.outbox import Outbox
 from cmqd.server.replies.answering import Answering
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import handles
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
@@ -56,15 +56,7 @@ class Subscriptions:
     schedule: Callable[[], None]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of each kind of request."""
-        return {
-            wire.Subscribe: self.subscribe,
-            wire.EnsureSubscription: self.subscribe,
-            wire.Unsubscribe: self.unsubscribe,
-            wire.RotateSecret: self.rotate_secret,
-        }
-
+    @handles(wire.Subscribe, wire.EnsureSubscription)
     def subscribe(self, client: Client, request: wire.Subscribe | wire.EnsureSubscription) -> None:
         """Make a subscription; ``EnsureSubscription`` accepts an existing subscription."""
         endpoint = request.attributes.get("endpoint")
@@ -76,6 +68,7 @@ class Subscriptions:
         outcome = self.audit_entries.with_entry(client, request, outcome, now_ms)
         self._answer_subscribed(client, request, outcome, now_ms)
 
+    @handles(wire.Unsubscribe)
     def unsubscribe(self, client: Client, request: wire.Unsubscribe) -> None:
         """End a subscription, and forget its secret."""
         now_ms = self.now_ms()
@@ -87,6 +80,7 @@ class Subscriptions:
             self._end_unsigned_pushes(subscription.subscription_id, now_ms)
             self.spawn(self._forget_secret(subscription.subscription_id))
 
+    @handles(wire.RotateSecret)
     def rotate_secret(self, client: Client, request: wire.RotateSecret) -> None:
         """Replace the secret of a subscription; the old secret stays valid for a while."""
         overlap_ms = DEFAULT_OVERLAP_MS if request.overlap_ms is None else request.overlap_ms

@@ -10,10 +10,10 @@ from cmqd.server.clients.client import Client
 from cmqd.server.clients.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations, TransactionCheckers
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
-from cmqd.server.replies.answering import Answer, Answering
+from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Gate
 from cmqd.server.replies.waiting_requests import WaitingRequests
-from cmqd.server.requests.handler import Handler
+from cmqd.server.requests.handler import answers_late, handles
 from cmqd.server.requests.refusals import ERROR_CODES, RATE_RETRY_MS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.errors import ErrorCode
@@ -32,15 +32,7 @@ class Transactions:
     counters: Counters
     now_ms: Callable[[], int]
 
-    def handlers(self) -> dict[type[wire.Request], Handler]:
-        """Return the handler of each kind of request."""
-        return {
-            wire.SendHalfMessages: self.send_half,
-            wire.EndTransactions: self.end,
-            wire.RegisterChecker: self.register_checker,
-            wire.UnregisterChecker: self.unregister_checker,
-        }
-
+    @handles(wire.SendHalfMessages)
     def send_half(self, client: Client, request: wire.SendHalfMessages) -> None:
         """Store half messages."""
         if self.admission.refuses_bodies(client, request.request_id):
@@ -51,6 +43,7 @@ class Transactions:
         self.counters.half_sent += len(message_ids)
         self.answering.answer(client, outcome, now_ms, wire.MessagesSent(request.request_id, message_ids))
 
+    @handles(wire.EndTransactions)
     def end(self, client: Client, request: wire.EndTransactions) -> None:
         """Commit or roll back half messages, or answer a check with "unknown"."""
         # A commit writes the body again. A rollback needs next to no space, so a full disk must not refuse it.
@@ -64,6 +57,7 @@ class Transactions:
         self.checkers.settle(client.account, request.queue, request.message_ids)
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 
+    @handles(wire.RegisterChecker)
     def register_checker(self, client: Client, request: wire.RegisterChecker) -> None:
         """Push checks of a queue to this connection from now on."""
         info = self.broker.queue_info(client.account, request.queue)
@@ -81,6 +75,7 @@ class Transactions:
         self.answering.checkers_changed(change, self.now_ms())
         self.answering.answer_lookup(client, wire.Done(request.request_id))
 
+    @handles(wire.UnregisterChecker)
     def unregister_checker(self, client: Client, request: wire.UnregisterChecker) -> None:
         """Push no more checks of a queue to this connection."""
         change = self.checkers.unregister(client, request.queue)
@@ -95,10 +90,7 @@ class TransactionReplies:
 
     gate: Gate
 
-    def answers(self) -> dict[type[wire.Request], Answer]:
-        """Return the answering function of the kind of request."""
-        return {wire.EndTransactions: self._ended}
-
+    @answers_late(wire.EndTransactions)
     def _ended(self, client: Client, request: wire.EndTransactions, done: TransactionsDone, lsn: int) -> None:
         """Answer with the message ids of the refused decisions."""
         failures = [

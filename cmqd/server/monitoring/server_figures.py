@@ -98,30 +98,15 @@ class ServerFigures:
         log, state, broker = self.log, self.disk_state.state, self.broker
         loop = LoopStatus(
             pid=os.getpid(),
-            connections=len(self.connections),
-            waiting_receives=len(self.waiting_requests),
             held_replies=len(self.replies),
-            checkers=len(self.checkers),
             queues=len(broker.queues),
             topics=len(broker.topics),
             subscriptions=len(broker.subscriptions),
-            schedules=len(broker.schedules),
-            pushes_under_way=self.outbox.under_way,
-            last_lsn=log.last_lsn,
-            durable_lsn=log.durable_lsn,
-            pending_bytes=log.pending.bytes,
             pending_records=log.pending.records,
-            log_bytes=state.log_bytes,
-            segments=state.segments,
-            history_bytes=self.reclaim.history_bytes,
-            free_bytes=state.free_bytes,
-            sends_refused=state.sends_refused,
             sends_refused_reason=state.reason if state.sends_refused else None,
-            memory_budget_bytes=self.budget.total_bytes,
-            memory_held_bytes=self.budget.held_bytes,
-            memory_promised_bytes=broker.facts.promises.memory.total_bytes,
             rss_bytes=rss_bytes(),
             counters=self.counters,
+            **self._shared(),
         )
         return Status(self.public_status(), loop, self.storage_status(), self.replication_status())
 
@@ -131,7 +116,7 @@ class ServerFigures:
 
     def metrics(self) -> ServerMetrics:
         """Return the figures of the server for monitoring systems."""
-        log, state, counters, broker = self.log, self.disk_state.state, self.counters, self.broker
+        log, counters = self.log, self.counters
         figures, storage_pid = log.figures, self.storage_status().storage_pid
         return ServerMetrics(
             version=cmqd.__version__,
@@ -144,7 +129,6 @@ class ServerFigures:
             commit_records=copy_of(figures.records),
             committed_bytes_total=figures.bytes,
             loop_lag_us=copy_of(self.loop_lag_us),
-            connections=len(self.connections),
             connections_accepted_total=counters.connections_accepted,
             connections_refused_total=counters.connections_refused,
             authentications_failed_total=counters.authentications_failed,
@@ -152,36 +136,44 @@ class ServerFigures:
             memory_closed_total=counters.dropped_for_memory,
             bytes_in_total=counters.bytes_in,
             bytes_out_total=counters.bytes_out,
-            waiting_receives=len(self.waiting_requests),
-            checkers=len(self.checkers),
             given_back_total=counters.given_back,
             unmatched_total=counters.unmatched,
             damaged_total=counters.damaged,
-            schedules=len(broker.schedules),
             schedules_missed_total=counters.schedules_missed,
-            pushes_under_way=self.outbox.under_way,
             pushes_delivered_total=counters.pushes_delivered,
             pushes_failed_total=counters.pushes_failed,
-            segments=state.segments,
-            log_bytes=state.log_bytes,
-            history_bytes=self.reclaim.history_bytes,
-            free_bytes=state.free_bytes,
-            sends_refused=state.sends_refused,
-            pending_bytes=log.pending.bytes,
-            last_lsn=log.last_lsn,
-            durable_lsn=log.durable_lsn,
             checkpoints_total=self.kept_checkpoints.count,
             checkpoint_ms=self.kept_checkpoints.last_ms,
             pages_read_total=log.pages_answered,
-            memory_budget_bytes=self.budget.total_bytes,
-            memory_held_bytes=self.budget.held_bytes,
-            memory_promised_bytes=broker.facts.promises.memory.total_bytes,
             loop_rss_bytes=rss_bytes(),
             storage_rss_bytes=rss_bytes(storage_pid) if storage_pid else 0,
             loop_cpu_us_total=cpu_us(),
             storage_cpu_us_total=cpu_us(storage_pid) if storage_pid else 0,
             replication=None if (replication := self.replication_status()) is None else replication.as_metrics(),
+            **self._shared(),
         )
+
+    def _shared(self) -> dict[str, Any]:
+        """Return the figures that status and metrics share."""
+        log, state = self.log, self.disk_state.state
+        return {
+            "connections": len(self.connections),
+            "waiting_receives": len(self.waiting_requests),
+            "checkers": len(self.checkers),
+            "schedules": len(self.broker.schedules),
+            "pushes_under_way": self.outbox.under_way,
+            "segments": state.segments,
+            "log_bytes": state.log_bytes,
+            "history_bytes": self.reclaim.history_bytes,
+            "free_bytes": state.free_bytes,
+            "sends_refused": state.sends_refused,
+            "pending_bytes": log.pending.bytes,
+            "last_lsn": log.last_lsn,
+            "durable_lsn": log.durable_lsn,
+            "memory_budget_bytes": self.budget.total_bytes,
+            "memory_held_bytes": self.budget.held_bytes,
+            "memory_promised_bytes": self.broker.facts.promises.memory.total_bytes,
+        }
 
     def status_reply(self, account: str) -> dict[str, Any]:
         """Return the status as an account may see it: the whole for ``admin``, the public part for others."""

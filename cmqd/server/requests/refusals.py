@@ -1,5 +1,6 @@
-"""From the refusals of the core and the accounts to error replies: one table of wire codes."""
+"""From the refusals of the core and the accounts to error replies. A refusal has the name of its code."""
 
+import re
 from typing import Final
 
 from cmqd.core import domain_errors as domain
@@ -9,59 +10,22 @@ from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import STALLED
 from cmqd_protocol.messages import error
 
-ERROR_CODES: Final[dict[type[domain.DomainError], ErrorCode]] = {
-    domain.InvalidArgument: ErrorCode.INVALID_ARGUMENT,
-    domain.QueueNotFound: ErrorCode.QUEUE_NOT_FOUND,
-    domain.QueueExists: ErrorCode.QUEUE_EXISTS,
-    domain.QueueDiffers: ErrorCode.QUEUE_DIFFERS,
-    domain.QueueDeleted: ErrorCode.QUEUE_DELETED,
-    domain.TooManyQueues: ErrorCode.TOO_MANY_QUEUES,
-    domain.DeadLetterQueueInUse: ErrorCode.DEAD_LETTER_QUEUE_IN_USE,
-    domain.TimeNotRewindable: ErrorCode.TIME_NOT_REWINDABLE,
-    domain.RedriveRunning: ErrorCode.REDRIVE_RUNNING,
-    domain.NotTransactional: ErrorCode.NOT_TRANSACTIONAL,
-    domain.MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
-    domain.BatchTooLarge: ErrorCode.BATCH_TOO_LARGE,
-    domain.TooManyWaiting: ErrorCode.TOO_MANY_REQUESTS,
-    domain.ReceiptHandleInvalid: ErrorCode.RECEIPT_HANDLE_INVALID,
-    domain.RedriveNotFound: ErrorCode.REDRIVE_NOT_FOUND,
-    domain.NoDeadLetterQueue: ErrorCode.NO_DEAD_LETTER_QUEUE,
-    domain.DeadLettersNotTaken: ErrorCode.DEAD_LETTERS_NOT_TAKEN,
+_CODES_OF_OTHER_NAMES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.BodyUnreadable: ErrorCode.MESSAGES_DAMAGED,
-    domain.TooManyInFlight: ErrorCode.TOO_MANY_IN_FLIGHT,
-    domain.BacklogFull: ErrorCode.BACKLOG_FULL,
-    domain.SequenceTooOld: ErrorCode.SEQUENCE_TOO_OLD,
-    domain.OutOfOrder: ErrorCode.OUT_OF_ORDER,
-    domain.TooManyRemembered: ErrorCode.TOO_MANY_REQUESTS,
-    domain.TransactionNotFound: ErrorCode.TRANSACTION_NOT_FOUND,
-    domain.AlreadyCommitted: ErrorCode.ALREADY_COMMITTED,
-    domain.AlreadyRolledBack: ErrorCode.ALREADY_ROLLED_BACK,
     domain.MessageDamaged: ErrorCode.MESSAGES_DAMAGED,
-    domain.TopicNotFound: ErrorCode.TOPIC_NOT_FOUND,
-    domain.TopicExists: ErrorCode.TOPIC_EXISTS,
-    domain.TopicDiffers: ErrorCode.TOPIC_DIFFERS,
-    domain.TopicInUse: ErrorCode.TOPIC_IN_USE,
-    domain.TooManyTopics: ErrorCode.TOO_MANY_TOPICS,
-    domain.SubscriptionNotFound: ErrorCode.SUBSCRIPTION_NOT_FOUND,
-    domain.SubscriptionExists: ErrorCode.SUBSCRIPTION_EXISTS,
-    domain.SubscriptionDiffers: ErrorCode.SUBSCRIPTION_DIFFERS,
-    domain.MessageNotWaiting: ErrorCode.MESSAGE_NOT_WAITING,
-    domain.MessageNotPublished: ErrorCode.MESSAGE_NOT_PUBLISHED,
-    domain.TooManySubscriptions: ErrorCode.TOO_MANY_SUBSCRIPTIONS,
-    domain.ScheduleNotFound: ErrorCode.SCHEDULE_NOT_FOUND,
-    domain.ScheduleExists: ErrorCode.SCHEDULE_EXISTS,
-    domain.ScheduleDiffers: ErrorCode.SCHEDULE_DIFFERS,
-    domain.TooManySchedules: ErrorCode.TOO_MANY_SCHEDULES,
-    own.PushUnavailable: ErrorCode.PUSH_UNAVAILABLE,
-    own.AccountExists: ErrorCode.ACCOUNT_EXISTS,
-    own.AccountNotFound: ErrorCode.ACCOUNT_NOT_FOUND,
-    own.KeyNotFound: ErrorCode.KEY_NOT_FOUND,
-    own.KeyExists: ErrorCode.KEY_EXISTS,
-    own.LastKey: ErrorCode.LAST_KEY,
+    domain.TooManyRemembered: ErrorCode.TOO_MANY_REQUESTS,
+    domain.TooManyWaiting: ErrorCode.TOO_MANY_REQUESTS,
     own.TooManySecretsRead: ErrorCode.TOO_MANY_REQUESTS,
-    own.AccountNotEmpty: ErrorCode.ACCOUNT_NOT_EMPTY,
-    own.PermissionDenied: ErrorCode.PERMISSION_DENIED,
 }
+
+
+def _code_of(refusal: type[domain.DomainError]) -> ErrorCode:
+    """Return the code with the name of a refusal."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", refusal.__name__).upper()
+    return _CODES_OF_OTHER_NAMES.get(refusal) or ErrorCode[name]
+
+
+ERROR_CODES: Final = {refusal: _code_of(refusal) for refusal in domain.DomainError.__subclasses__()}
 """The code of every refusal; a test compares the table with the core's closed set."""
 
 BUSY_RETRY_MS: Final = 100

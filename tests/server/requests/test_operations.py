@@ -12,7 +12,7 @@ from cmqd.server.handlers.accounts import AccountOperations
 from cmqd.server.handlers.messages import Deletes, Receives, Sends
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.requests.dispatch import Dispatcher
-from cmqd.server.requests.handler import HasHandlers
+from cmqd.server.requests.handler import handlers_of, late_answers_of
 from cmqd.server.requests.operations import (
     ACCOUNT_CHANGES,
     ACCOUNT_LOOKUPS,
@@ -39,7 +39,7 @@ def test_every_request_of_the_wire_is_declared_under_its_name() -> None:
 async def test_every_operation_has_a_handler_and_only_operations_that_wait_have_late_answers(rig: ServerRig) -> None:
     handlers = rig.server.part(Dispatcher).handlers
     kinds: list[Any] = [*LATE_ANSWERS]
-    late = {request for kind in kinds for request in rig.server.part(kind).answers()}
+    late = {request for kind in kinds for request in late_answers_of(rig.server.part(kind))}
 
     assert handlers.keys() == OPERATIONS.keys()
     assert late == requests_of(lambda operation: operation.wait is not Wait.NONE)
@@ -85,10 +85,10 @@ def test_operations_on_messages_alone_have_a_constant_cost_and_need_the_storage(
 
 async def test_a_plain_operation_has_the_parameters_of_its_method(rig: ServerRig) -> None:
     kinds: list[Any] = [*HANDLERS, AccountOperations, Sends, Publishes, Deletes, Receives]
-    parts: list[HasHandlers] = [rig.server.part(kind) for kind in kinds]
-    handled = {request for part in parts for request in part.handlers()}
-    plain = [operation for request, operation in OPERATIONS.items() if request not in handled]
+    handled = {request for kind in kinds for request in handlers_of(rig.server.part(kind))}
     of_accounts = (*ACCOUNT_CHANGES, *ACCOUNT_LOOKUPS)
+    handled |= {operation.request for operation in of_accounts}
+    plain = [operation for request, operation in OPERATIONS.items() if request not in handled]
     assert len(plain) > 20
     for operation in (*plain, *of_accounts):
         parameters = parameters_of(operation, Accounts if operation in of_accounts else rig.broker)
