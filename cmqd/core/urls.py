@@ -46,11 +46,6 @@ def check_url(url: str, field: str) -> str:
     return url
 
 
-def scheme_of(url: str) -> str:
-    """Return ``http`` or ``https``, the scheme of a legal URL."""
-    return urlsplit(url).scheme
-
-
 def _refusal(field: str, url: str, rule: str) -> InvalidArgument:
     """Return the error that names the broken rule and repeats no password."""
     url = _without_credentials(url)

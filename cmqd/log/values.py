@@ -235,11 +235,6 @@ class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
         numbers = array("Q", self.ranges)
         return zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True)
 
-    @property
-    def queue_count(self) -> int:
-        """Number of queues and topics with messages in the segment."""
-        return len(self.ranges) // 24
-
 
 def pack_ranges(queues: Iterable[tuple[int, int, int]]) -> PackedRanges:
     """Pack ``SegmentReport.queues``."""

@@ -3,7 +3,7 @@
 import pytest
 
 from cmqd.core.domain_errors import InvalidArgument
-from cmqd.core.urls import MAX_URL_LENGTH, check_url, scheme_of
+from cmqd.core.urls import MAX_URL_LENGTH, check_url
 from support.cases import each_case
 
 LEGAL = [
@@ -78,7 +78,6 @@ ILLEGAL = [
 @each_case("url", LEGAL)
 def test_a_legal_url_is_taken_as_it_is(url: str) -> None:
     assert check_url(url, "endpoint") == url
-    assert scheme_of(url) == url.partition(":")[0].lower()
 
 
 @each_case("url", ILLEGAL)
