@@ -182,21 +182,15 @@ def test_the_extra_all_has_every_other_extra() -> None:
 
 
 LONGEST_FUNCTION = 60
-STILL_LONGER = {
-    "storage/loop_side/process_log.py": {"__init__"},
-    "storage/open_log.py": {"__init__"},
-    "storage/writing/writer.py": {"__init__"},
-}
-"""Functions of ``cmqd`` above the limit. The list only becomes shorter."""
 
 
 def test_functions_of_the_server_process_have_at_most_60_lines() -> None:
-    longer: dict[str, set[str]] = {}
+    longer: list[str] = []
     for path in sorted((ROOT / "cmqd").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or 0) - node.lineno + 1
                 if lines > LONGEST_FUNCTION:
-                    longer.setdefault(str(path.relative_to(ROOT / "cmqd")), set()).add(node.name)
+                    longer.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
 
-    assert longer == STILL_LONGER
+    assert not longer, "\n".join(longer)

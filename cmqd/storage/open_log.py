@@ -21,10 +21,8 @@ Orders that matter, because a crash may come between any two steps:
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Coroutine, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from time import monotonic, time
-from typing import Any
 
 from cmqd.log.values import RecoveryReport, SegmentReport
 from cmqd.storage import ipc
@@ -32,12 +30,12 @@ from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.catalog import Catalog, SealedFile
 from cmqd.storage.folder.data_folder import Disk
 from cmqd.storage.folder.disk_space import Space
-from cmqd.storage.folder.freed_blocks import remove
 from cmqd.storage.folder.manifest_freshness import Freshness
 from cmqd.storage.reading.pager import Pager
 from cmqd.storage.recovery.folder_inspection import Recovered
 from cmqd.storage.redundancy.following import Tail
 from cmqd.storage.redundancy.replication import Replication
+from cmqd.storage.segment_drops import SegmentDrops, StartTask, remove_segment
 from cmqd.storage.segments.page_size import page_bytes_after
 from cmqd.storage.segments.segment import WritableSegment, create_segment, open_connection
 from cmqd.storage.storage_settings import StorageSettings
@@ -46,15 +44,13 @@ from cmqd.storage.writing.commit_socket import CommitSocket
 from cmqd.storage.writing.sealer import Sealer, truncate_wal
 from cmqd.storage.writing.wal_filling import Filling
 from cmqd.storage.writing.writer import Writer, is_disk_full
-from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, merge_ranges, sync_folder
+from cmqd_segment.manifest import SegmentState, sync_folder
 from cmqd_segment.schema import Origin
 
 PREPARE_RETRY_SECONDS = 1.0
 CLOSE_SEAL_SECONDS = 1.0
 """Time that an orderly stop gives to seals. A reader from outside may hold up a seal forever, and the next start seals
 the rest. Less than the loop process waits for the whole stop (``CLOSE_LOG_S`` of the daemon)."""
-
-StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 class OpenLog:
@@ -67,9 +63,7 @@ class OpenLog:
         disk: Disk,
         control: ipc.Channel,
         pages: ipc.Channel,
-        commits: CommitSocket,
         start: StartTask,
-        on_lost: Callable[[], None],
         replication: Replication | None = None,
     ) -> None:
         """Join the rooms, in the order of their dependencies.
@@ -80,9 +74,7 @@ class OpenLog:
             disk: under the folder.
             control: first socket to the loop process.
             pages: second socket.
-            commits: third socket, for the commit thread.
             start: runs a task; an exception in the task ends the process.
-            on_lost: called when the loop process has ended its side of the third socket.
             replication: the log in an engine, None without redundancy.
         """
         self.catalog = catalog
@@ -90,9 +82,7 @@ class OpenLog:
         self.settings = settings
         self.disk = disk
         self._control = control
-        self._commits = commits
         self._start = start
-        self._on_lost = on_lost
         self.durable = DurableLsn(0)
         self.space = Space(catalog, disk, settings.min_free_bytes, lambda state: control.send(ipc.StateChanged(state)))
         catalog.on_full = self.space.found_no_room
@@ -105,6 +95,10 @@ class OpenLog:
             open_segments=settings.open_segments,
         )
         self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal, control.send, self._is_hurried)
+        self.drops = SegmentDrops(
+            catalog, self.pager, self.sealer, self.durable, self.space, control, replication, start
+        )
+        self.drop_reclaimed = self.drops.drop_reclaimed
         self.checkpoints = Checkpoints(
             catalog,
             kept=settings.checkpoints_kept,
@@ -121,16 +115,23 @@ class OpenLog:
         the line of the sealer already. With an engine, the copy can retire one before ``begin_upkeep``."""
         self._rolling: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        self._drops: set[asyncio.Task[None]] = set()
-        self._removing = asyncio.Lock()
-        """Held while a dropped file gives its blocks back. Many segments can be dropped together, and side by side they
-        would hold up commits by a step each, and keep all threads from manifests and checkpoints."""
-        self._is_stopping = False
+
+    def _is_hurried(self) -> bool:
+        return self.drops.is_hurried()
 
     # Opening
 
-    async def take_up(self, recovered: Recovered, mode: int, tail: Tail | None = None) -> None:
-        """Open unsealed segments, make a fresh active segment and its successor, and write the manifest. With an
+    async def take_up(
+        self,
+        recovered: Recovered,
+        mode: int,
+        commits: CommitSocket,
+        on_lost: Callable[[], None],
+        tail: Tail | None = None,
+    ) -> None:
+        """Open unsealed segments, make a fresh active segment and its successor, and write the manifest.
+
+        The commit thread reads ``commits``, and calls ``on_lost`` when the loop process has ended its side. With an
         engine, begin to follow its log behind ``tail``, the last row of the folder.
         """
         catalog = self.catalog
@@ -148,14 +149,13 @@ class OpenLog:
         active.state = SegmentState.ACTIVE
         self.writer = Writer(
             active,
-            self._commits,
+            commits,
             self.durable,
             self.space,
-            segment_bytes=settings.segment_bytes,
-            segment_age_ms=settings.segment_age_ms,
+            settings,
             on_grown=self._on_grown,
             on_retired=self._on_retired,
-            on_lost=self._on_lost,
+            on_lost=on_lost,
             engine=None if self.replication is None else self.replication.engine,
         )
         self.filling = Filling(catalog, self.space, settings, self.writer)
@@ -169,7 +169,7 @@ class OpenLog:
             await _empty_wal(catalog.open[number])
         # The manifest that was just written does not list these files any more, so a crash here leaves no missing file.
         for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
-            _remove_segment(catalog.segment_path(number))
+            remove_segment(catalog.segment_path(number))
         # Not before the start's own files are written: the reserves would take the room that the start was given.
         self.space.begin()
         self._start(self.pager.run())
@@ -209,7 +209,7 @@ class OpenLog:
             except sqlite3.Error as error:
                 if not is_disk_full(error):
                     raise
-                _remove_segment(path)
+                remove_segment(path)
                 self.space.found_no_room()
                 await asyncio.sleep(PREPARE_RETRY_SECONDS)
         # The name is made durable before the manifest calls the file whole: the manifest alone, after a loss of power,
@@ -343,110 +343,6 @@ class OpenLog:
 
     # Requests of the loop process
 
-    def drop(self, request: ipc.DropSegments) -> None:
-        """Reclaim segments once row ``min_lsn`` is durable."""
-        self._start_drop(self._drop(request.request_id, request.numbers, request.min_lsn))
-
-    async def drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
-        """Begin to drop segments of a standby of which the engine has no row any more.
-
-        Args:
-            numbers: of the segments.
-            checkpoint: a checkpoint of the engine in the folder, which covers the segments; None if all checkpoints of
-                the folder do. It replaces the others: the next start could not begin with one that does not.
-        """
-        # Not awaited: many files give their blocks back for minutes, and the commit thread, which would wait for them,
-        # neither copies rows nor asks for the lock meanwhile.
-        self._start_drop(self._drop_reclaimed(numbers, checkpoint))
-
-    async def _drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
-        catalog = self.catalog
-        if checkpoint is not None:
-            superseded = [older for older in catalog.checkpoints if older != checkpoint]
-            catalog.checkpoints = [checkpoint]
-            await catalog.save()
-            for old in superseded:
-                await asyncio.to_thread((catalog.folder.path / old.file).unlink, missing_ok=True)
-        dropped = await self._reclaim(numbers, None)
-        if dropped:
-            self._control.send(ipc.SegmentsDropped(dropped))
-            self.space.measure()
-
-    def _start_drop(self, drop: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = self._start(drop)
-        self._drops.add(task)
-        task.add_done_callback(self._drops.discard)
-        return task
-
-    async def _drop(self, request_id: int, numbers: list[int], min_lsn: int) -> None:
-        """Reclaim whole segments once their deletes are durable, in the engine too."""
-        # Durable deletes first: see the module.
-        await self.durable.reached(min_lsn)
-        if self.replication is not None:
-            await self.replication.prove()
-        dropped = await self._reclaim(numbers, None if self.replication is None else self.replication.trim)
-        if dropped is not None:
-            # Also those whose drop this broker began as a standby: the leader would ask for them again and again.
-            known = self.catalog.sealed.keys() | self.catalog.open.keys()
-            self._control.send(ipc.Answered(request_id, [number for number in numbers if number not in known]))
-            self.space.measure()
-
-    async def _reclaim(
-        self, numbers: Sequence[int], trim: Callable[[Sequence[tuple[int, int]]], Coroutine[Any, Any, None]] | None
-    ) -> list[int] | None:
-        """Reclaim whole segments: manifest "dropping", trim, unlink, manifest forgets.
-
-        Returns the numbers of the segments; None if the log was closed meanwhile.
-        """
-        entries: dict[int, SegmentEntry] = {}
-        unsealed: dict[int, WritableSegment] = {}
-        if self._is_stopping:
-            return None
-        for number in numbers:
-            self._take_out(number, entries, unsealed)
-        if entries:
-            catalog = self.catalog
-            catalog.dropping |= entries
-            await catalog.save()
-            ranges = [(entry.first_lsn, entry.last_lsn) for entry in entries.values()]
-            if trim is not None:
-                await trim(ranges)
-            for number in entries:
-                # Connections first: a page that is being read ends before its file goes.
-                await self.pager.forget(number)
-                if number in unsealed:
-                    await unsealed[number].close_uncopied()
-                async with self._removing:
-                    if self._is_stopping:
-                        # The close does not wait for all these files. The next start removes them, by the manifest.
-                        return None
-                    await asyncio.to_thread(_remove_segment, catalog.segment_path(number), self._is_hurried)
-            await asyncio.to_thread(sync_folder, catalog.folder.segments)
-            for number in entries:
-                del catalog.dropping[number]
-            catalog.dropped = merge_ranges((*catalog.dropped, *ranges))
-            await catalog.save()
-        return list(entries)
-
-    def _is_hurried(self) -> bool:
-        """Return whether files give their blocks back at once: room is short, or the broker stops."""
-        return self.space.is_short or self._is_stopping
-
-    def _take_out(self, number: int, entries: dict[int, SegmentEntry], unsealed: dict[int, WritableSegment]) -> None:
-        """Take a segment out of the catalog, unless a checkpoint still needs it or its seal is under way.
-
-        Without an ``await``: between the check of a segment and its removal the sealer must not begin with it.
-        """
-        catalog = self.catalog
-        segment = catalog.sealed.get(number) or catalog.open.get(number)
-        if segment is None or segment.last_lsn > catalog.droppable_lsn:
-            return
-        if isinstance(segment, SealedFile):
-            entries[number] = catalog.sealed.pop(number).entry
-        elif self.sealer.withdraw(number) is not None:
-            unsealed[number] = catalog.open.pop(number)
-            entries[number] = segment.entry()
-
     def active_segment(self) -> SegmentReport | None:
         """Describe the active segment, None if it has no rows."""
         # First: a segment that was just retired would be neither in this answer nor among the closed segments.
@@ -485,15 +381,14 @@ class OpenLog:
         every segment with rows is sealed. The commit thread ends before the seal of the active segment, whose
         connection it used.
         """
-        self._is_stopping = True
+        self.drops.is_stopping = True
         self.filling.stop()
         await self.durable.reached(last_lsn)
         await self.writer.stopped()
         await self.checkpoints.drained()
         await self._rolled()
-        if self._drops:
-            # A drop writes the manifest, which may belong to the next broker once this close is answered.
-            await asyncio.wait(self._drops)
+        # A drop writes the manifest, which may belong to the next broker once this close is answered.
+        await self.drops.ended()
         self.freshness.stop()
         # A tick could otherwise retire the segment that is sealed below, and the sealer would get the segment twice.
         self.writer.prepared = None
@@ -515,7 +410,7 @@ class OpenLog:
         for segment in empty:
             await self.pager.forget(segment.number)
             await segment.close()
-            await asyncio.to_thread(_remove_segment, segment.path)
+            await asyncio.to_thread(remove_segment, segment.path)
         await asyncio.to_thread(sync_folder, catalog.folder.segments)
         if self.replication is not None:
             # Last: the next leader may be another process that opens nothing of this folder.
@@ -523,7 +418,7 @@ class OpenLog:
 
     async def stop(self) -> None:
         """Finish the commit under way and take no other."""
-        self._is_stopping = True
+        self.drops.is_stopping = True
         if hasattr(self, "writer"):
             self.filling.stop()
             await self.writer.stopped()
@@ -556,8 +451,3 @@ async def _empty_wal(segment: WritableSegment) -> None:
     except sqlite3.Error as error:
         if not is_disk_full(error):
             raise
-
-
-def _remove_segment(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        remove(path.with_name(path.name + suffix), is_hurried)

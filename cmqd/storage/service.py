@@ -179,7 +179,7 @@ class StorageService:
                 # A copy: parts wait in memory until the disk has taken them, and a view would keep the whole frame.
                 self.log.checkpoints.write(first, end_lsn, data[offset : offset + size])
             case ipc.DropSegments():
-                self.log.drop(head)
+                self.log.drops.drop(head)
             case ipc.SegmentNames(number, names):
                 self.log.sealer.names_told(number, names)
             case ipc.DeletedNames(names):
@@ -263,10 +263,8 @@ class StorageService:
                 watch=self._watch,
                 process=process_name(self._broker_pid, boot),
             )
-        log = self.log = OpenLog(
-            catalog, settings, disk, self._control, self._pages, self._commits, self._start, self._on_lost, replication
-        )
-        await log.take_up(recovered, mode, tail)
+        log = self.log = OpenLog(catalog, settings, disk, self._control, self._pages, self._start, replication)
+        await log.take_up(recovered, mode, self._commits, self._on_lost, tail)
         # A failed fsync may have dropped the pages from the cache, and a second fsync would report success: no retry.
         log.writer.failed.add_done_callback(lambda failed: self.end(failed.exception()))
         self._start(self._send_recovery(recovery_stream(recovered, catalog), recovered.last_lsn))

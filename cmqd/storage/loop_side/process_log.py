@@ -14,7 +14,7 @@ import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import structs
 
@@ -37,17 +37,15 @@ from cmqd.log.values import (
 )
 from cmqd.storage import ipc, storage_errors
 from cmqd.storage.loop_side.group_commit import GroupCommit
+from cmqd.storage.loop_side.recovered_rows import RecoveredRows
 from cmqd.storage.redundancy.proof_clock import proof_clock_s
 from cmqd.storage.source_names import SourceNames
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.checkpoint_file import decode_part, encode_part
+from cmqd_segment.checkpoint_file import encode_part
 from cmqd_segment.records import Runs, StoredMessage
-from cmqd_segment.rows import Run, Source, decode_records, stored_messages
+from cmqd_segment.rows import Run, Source, stored_messages
 
-RECOVERY_CHUNKS = 4
-"""Chunks of the recovery stream that are requested ahead: the storage process reads the next chunk while this process
-decodes the last. A bound, because the whole stream would wait in memory otherwise."""
 EXIT_SECONDS = 30.0
 """Time in which the storage process must end after ``Closed`` or the end of its sockets."""
 KILL_SECONDS = 0.2
@@ -128,23 +126,14 @@ class StorageProcessLog:
         self.accounts: StoredAccounts | None = None
         """Accounts that the leader has stored, as this broker found them while it was a standby; None if it has not."""
         self.epoch = 0
-        """Epoch of this broker in the engine; 0 without an engine, and before this broker leads."""
         self.takeover: Takeover | None = None
         """The newest row as this broker took the log; None as ``epoch``, and for a log without a row."""
         self.engine_status = EngineStatus()
-        """The engine, as the storage process has last reported it."""
         self.on_engine: Callable[[EngineStatus], None] = ignore
         """Called with each report of the engine; for status and logs."""
-        self._accounts_asked: dict[int, asyncio.Future[tuple[StoredAccounts, bool]]] = {}
-        """Requests for accounts, by id; resolved with the accounts, and True for a conflict of versions."""
-        self._answers: dict[int, asyncio.Future[list[int]]] = {}
+        self._requests: dict[int, asyncio.Future[Any]] = {}
         """Requests without an answer, by id."""
-        self._descriptions: dict[int, asyncio.Future[SegmentReport | None]] = {}
-        """Requests for a description of the active segment, by id."""
-        self._recovery: asyncio.Queue[RecoveredBatch | LogFailed | None] = asyncio.Queue()
-        """Decoded chunks of the recovery stream, then None, or the failure that cut the stream off."""
-        self._recovered = False
-        """The recovery stream was read to its end, so rows may have been appended since then."""
+        self._recovery = RecoveredRows(self._names)
 
     @property
     def process_id(self) -> int | None:
@@ -188,16 +177,8 @@ class StorageProcessLog:
         pages = self._pages
         if pages is None or self._commits.failed is not None:
             raise self._commits.failed or LogFailed("the log is not open")
-        for _ in range(RECOVERY_CHUNKS):
-            pages.send(ipc.RecoverNext())
-        while (batch := await self._recovery.get()) is not None:
-            if isinstance(batch, LogFailed):
-                raise batch
-            # Before the batch is applied, so that the storage process reads meanwhile. Requests beyond the last chunk
-            # stay without an answer.
-            pages.send(ipc.RecoverNext())
+        async for batch in self._recovery.batches(pages):
             yield batch
-        self._recovered = True
 
     # Appending
 
@@ -252,26 +233,10 @@ class StorageProcessLog:
                 self.on_page(read_id, messages, missing)
             case ipc.Published(read_id, message):
                 self.on_published(read_id, message)
-            case ipc.CheckpointChunk(sizes):
-                # Names are noted here, where records are decoded anyway; the storage process would have to decode every
-                # row a second time.
-                view = memoryview(data)
-                parts: RecoveredBatch = []
-                for size in sizes:
-                    part = decode_part(view[offset : offset + size])
-                    self._names.note_part(part)
-                    parts.append(part)
-                    offset += size
-                self._recovery.put_nowait(parts)
-            case ipc.RowsChunk(rows):
-                view = memoryview(data)
-                recovered: RecoveredBatch = []
-                for lsn, time_ms, size in rows:
-                    records = decode_records(view[offset : offset + size])
-                    self._names.note(records, lsn)
-                    recovered.append((lsn, time_ms, records))
-                    offset += size
-                self._recovery.put_nowait(recovered)
+            case ipc.CheckpointChunk():
+                self._recovery.take_parts(head, data, offset)
+            case ipc.RowsChunk():
+                self._recovery.take_rows(head, data, offset)
             case ipc.RecoverEnd(last_lsn, log_id, epoch, takeover):
                 if epoch:
                     # The rows that were copied while this broker was a standby.
@@ -279,7 +244,7 @@ class StorageProcessLog:
                     self._commits.begin(self._commit_channel, last_lsn)
                     self._log_id = log_id
                     self.epoch, self.takeover = epoch, takeover
-                self._recovery.put_nowait(None)
+                self._recovery.end(None)
             case _:
                 raise AssertionError(head)
 
@@ -304,22 +269,16 @@ class StorageProcessLog:
 
     async def active_segment(self) -> SegmentReport | None:
         """See ``Log``."""
-        control = self._channel(self._control)
-        request_id = max(self._descriptions, default=0) + 1
-        described: asyncio.Future[SegmentReport | None] = asyncio.get_running_loop().create_future()
-        self._descriptions[request_id] = described
-        control.send(ipc.DescribeActive(request_id))
-        return await described
+        return await self._request(ipc.DescribeActive)
 
     async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
         """See ``Log``."""
-        control = self._channel(self._control)
+        known = [number for number in numbers if number in self._segments]
+        answer = self._request(lambda request_id: ipc.DropSegments(request_id, known, min_lsn))
         # Out of the table before the wait, so that ``closed_segments`` does not offer them for a second drop. Segments
         # that the storage process keeps come back in their order.
-        dropping = {number: self._segments.pop(number) for number in numbers if number in self._segments}
-        request_id, answer = self._request()
-        control.send(ipc.DropSegments(request_id, list(dropping), min_lsn))
-        dropped = await answer
+        dropping = {number: self._segments.pop(number) for number in known}
+        dropped: list[int] = await answer
         # A seal that ended during the wait has put its segment back.
         for number in dropped:
             self._segments.pop(number, None)
@@ -333,16 +292,21 @@ class StorageProcessLog:
         # A seal covers the rows in the segment, so all rows of the caller must be there before.
         if self._commits.failed is None and self._commits.has_rows:
             await self._commits.drained()
-        control = self._channel(self._control)
-        request_id, answer = self._request()
-        control.send(ipc.SealNow(request_id))
-        await answer
+        await self._request(ipc.SealNow)
 
-    def _request(self) -> tuple[int, asyncio.Future[list[int]]]:
-        request_id = max(self._answers, default=0) + 1
-        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._answers[request_id] = future
-        return request_id, future
+    def _request(self, head: Callable[[int], ipc.AnyHead], *blobs: bytes) -> asyncio.Future[Any]:
+        """Send a request to the storage process, by the id that ``head`` gets; return the future of its answer."""
+        control = self._channel(self._control)
+        request_id = max(self._requests, default=0) + 1
+        answer = self._requests[request_id] = asyncio.get_running_loop().create_future()
+        control.send(head(request_id), *blobs)
+        return answer
+
+    def _answered(self, request_id: int, answer: object) -> None:
+        request = self._requests.pop(request_id)
+        # The caller may have been cancelled meanwhile.
+        if not request.done():
+            request.set_result(answer)
 
     def _on_durable(self, lsn: int, fsync_us: int) -> None:
         commits = self._commits
@@ -375,21 +339,14 @@ class StorageProcessLog:
                 # Before the callback, which searches for segments that may be dropped now.
                 self.droppable_lsn = droppable_lsn
                 self.on_checkpoint_done(lsn)
-            case ipc.Answered(request_id, numbers):
-                # The caller may have been cancelled meanwhile.
-                answer = self._answers.pop(request_id)
-                if not answer.done():
-                    answer.set_result(numbers)
-            case ipc.ActiveSegment(request_id, segment):
-                described = self._descriptions.pop(request_id)
-                if not described.done():
-                    described.set_result(segment)
+            case ipc.Answered(request_id, answer) | ipc.ActiveSegment(request_id, answer):
+                self._answered(request_id, answer)
             case ipc.Accounts(request_id, version, size, is_conflict):
                 accounts = StoredAccounts(version, data[offset : offset + size])
-                if not request_id:
+                if request_id:
+                    self._answered(request_id, (accounts, is_conflict))
+                else:
                     self.accounts = accounts
-                elif not (asked := self._accounts_asked.pop(request_id)).done():
-                    asked.set_result((accounts, is_conflict))
             case ipc.FolderInUse(text, waiting_ms):
                 self.on_folder_in_use(text, waiting_ms)
             case ipc.Opened():
@@ -411,7 +368,7 @@ class StorageProcessLog:
 
         Raises LogFailed.
         """
-        stored, _ = await self._ask_accounts(ipc.LoadAccounts)
+        stored, _ = await self._request(ipc.LoadAccounts)
         return stored if stored.version else None
 
     async def store_accounts(self, data: bytes, *, expected_version: int) -> int:
@@ -425,7 +382,7 @@ class StorageProcessLog:
             AccountsConflict: another version is stored. Nothing was changed.
             LogFailed: the log has failed; whether the accounts are stored is unknown.
         """
-        stored, is_conflict = await self._ask_accounts(
+        stored, is_conflict = await self._request(
             lambda request_id: ipc.StoreAccounts(request_id, expected_version, len(data)), data
         )
         if is_conflict:
@@ -435,14 +392,6 @@ class StorageProcessLog:
     def announce(self, address: str) -> None:
         """List this broker in the engine by its address, with its last row, as long as it runs."""
         self._channel(self._control).send(ipc.Announce(address))
-
-    async def _ask_accounts(self, head: Callable[[int], ipc.Head], *blobs: bytes) -> tuple[StoredAccounts, bool]:
-        control = self._channel(self._control)
-        request_id = max(self._accounts_asked, default=0) + 1
-        asked: asyncio.Future[tuple[StoredAccounts, bool]] = asyncio.get_running_loop().create_future()
-        self._accounts_asked[request_id] = asked
-        control.send(head(request_id), *blobs)
-        return await asked
 
     # Ending
 
@@ -465,7 +414,7 @@ class StorageProcessLog:
 
     async def _close_in_order(self) -> None:
         # Before the end of recovery no row can have been appended, so there is no commit to wait for.
-        if self._commits.failed is None and self._control is not None and self._recovered:
+        if self._commits.failed is None and self._control is not None and self._recovery.is_read:
             # Rows first, because ``Close`` is the last frame to the storage process. The end of the sockets is expected
             # from ``Closed`` on; an earlier end is a failure, because the manifest may not say *clean*.
             # No proof may be under way then: the commit thread ends with ``Close``, and a batch that it does not read
@@ -505,17 +454,14 @@ class StorageProcessLog:
         failed = error if isinstance(error, LogFailed) else LogFailed(str(error))
         self._commits.failed = failed
         opening = self._opened is not None and not self._opened.done()
-        asked = (*self._answers.values(), *self._descriptions.values(), *self._accounts_asked.values())
-        for future in (self._opened, self._closed, self._commits.idle, *asked):
+        for future in (self._opened, self._closed, self._commits.idle, *self._requests.values()):
             if future is not None and not future.done():
                 future.set_exception(error)
                 # A waiting caller gets the error. Reading it here keeps asyncio from warning when no caller waits.
                 future.exception()
-        self._answers.clear()
-        self._descriptions.clear()
-        self._accounts_asked.clear()
+        self._requests.clear()
         # Behind the chunks that have arrived: ``recover`` raises when it comes to the gap.
-        self._recovery.put_nowait(failed)
+        self._recovery.end(failed)
         if not opening:
             self.on_fatal(failed)
 

@@ -31,17 +31,15 @@ from time import monotonic, perf_counter
 from cmqd.engine.engine_errors import EngineUnavailable
 from cmqd.engine.interface import Engine
 from cmqd.storage.durable_lsn import DurableLsn
-from cmqd.storage.folder.disk_space import ROW_BYTES, Space
+from cmqd.storage.folder.disk_space import Space
 from cmqd.storage.segments.segment import LogRow, WritableSegment
+from cmqd.storage.storage_settings import StorageSettings
 from cmqd.storage.writing.commit_socket import CommitSocket
+from cmqd.storage.writing.wal_growth import WalGrowth
 
 RETRY_SECONDS = (0.01, 1.0)
 """First and longest pause before a batch is tried again on a full disk. Short at first, because the first failure
 releases the ballast, which may be room enough."""
-GROWTH_OF_COMMIT = 64 * 1024
-"""Estimate from above of the growth of the WAL by a small commit: pages of the tree beside those of its rows, which
-take up to twice their bytes. The WAL is measured when the estimates add up to the room in the segment, or to the growth
-after which free space is measured, because the reads would cost a lone commit more than its bookkeeping."""
 
 
 class Writer:
@@ -55,9 +53,8 @@ class Writer:
         commits: CommitSocket,
         durable: DurableLsn,
         space: Space,
+        settings: StorageSettings,
         *,
-        segment_bytes: int,
-        segment_age_ms: int,
         on_grown: Callable[[], None],
         on_retired: Callable[[WritableSegment], None],
         on_lost: Callable[[], None],
@@ -70,8 +67,7 @@ class Writer:
             commits: source of the batches.
             durable: raised after each commit.
             space: decides about early ends of segments; called in the loop.
-            segment_bytes: size of a WAL at which its segment is retired, if its zeros do not end before.
-            segment_age_ms: age of a segment at which a tick retires it.
+            settings: bytes of a WAL, if its zeros do not end before, and age at which a segment is retired.
             on_grown: called in the loop when the WAL has grown by ``space.measure_after_bytes``.
             on_retired: called in the loop with each segment that is no longer active.
             on_lost: called in the loop when the loop process has ended its side of the socket.
@@ -82,17 +78,14 @@ class Writer:
         self._commits = commits
         self._durable = durable
         self._space = space
-        self._segment_bytes = segment_bytes
-        self._segment_age_ms = segment_age_ms
+        self._segment_bytes = settings.segment_bytes
+        self._segment_age_ms = settings.segment_age_ms
         self._on_grown = on_grown
         self._on_retired = on_retired
         self._on_lost = on_lost
         self._engine = engine
-        self._first: Callable[[], bool] | None = None
-        """See ``start``."""
         self._loop = asyncio.get_running_loop()
-        # A daemon, because the process exits without waiting for threads (see ``service.main``).
-        self._thread = Thread(target=self._work, name="commits", daemon=True)
+        self._thread: Thread | None = None
         self._lock = Lock()
         """Held for the fields down to ``_stopping``, and for ``active`` and ``prepared``."""
         self._changed = Condition(self._lock)
@@ -109,16 +102,9 @@ class Writer:
         """Set while ``roll`` waits for the switch."""
         self._looks = False
         """The loop is about to decide about an early end of the active segment."""
-        self._room = 0
-        """Growth of the active WAL that the last measurement left until the segment is full; 0 before a measurement."""
-        self._estimated = 0
-        """Growth of the active WAL since the last measurement, by estimates."""
-        self._measured_bytes = 0
-        """Used bytes of the active WAL as of the last measurement by the commit thread."""
-        self._ungrown = 0
-        """Growth of the WALs since ``on_grown``, as measured by the commit thread."""
-        self._ended: asyncio.Future[None] | None = None
-        """Resolved at the end of the commit thread; None before its start."""
+        self._growth = WalGrowth()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        """Resolved at the end of the commit thread."""
         self.failed: asyncio.Future[None] = self._loop.create_future()
         """Gets the error after which no commit may follow."""
 
@@ -129,8 +115,8 @@ class Writer:
 
     def start(self, first: Callable[[], bool] | None = None) -> None:
         """Start the commit thread. ``first`` runs in the thread before the first batch; False ends the thread."""
-        self._first = first
-        self._ended = self._loop.create_future()
+        # A daemon, because the process exits without waiting for threads (see ``service.main``).
+        self._thread = Thread(target=self._work, args=(first,), name="commits", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -144,7 +130,7 @@ class Writer:
     async def stopped(self) -> None:
         """Stop, and wait for the commit under way and the end of the thread."""
         self.stop()
-        if self._ended is not None:
+        if self._thread is not None:
             self._commits.shut()
             await asyncio.shield(self._ended)
             self._thread.join()
@@ -161,7 +147,7 @@ class Writer:
         with self._lock:
             self.prepared = prepared
             # Its zeros decide where the active segment ends: the next commit measures.
-            self._room = 0
+            self._growth.room = 0
             # Otherwise the switch would wait for the end of the next commit, which may never come.
             if self._roll_wanted and not self._committing and self.active.rows:
                 self._switch()
@@ -244,7 +230,6 @@ class Writer:
             self._begin_roll(active)
 
     def _on_end(self, error: BaseException | None) -> None:
-        assert self._ended is not None
         self._ended.set_result(None)
         if error is not None:
             self.failed.set_exception(error)
@@ -253,13 +238,13 @@ class Writer:
 
     # Commit thread
 
-    def _work(self) -> None:
+    def _work(self, first: Callable[[], bool] | None) -> None:
         """Commit batches until the loop process ends, the writer stops or a commit fails."""
         failure = None
         try:
             if self._engine is None:
                 self._commit_batches()
-            elif self._first is None or self._first():
+            elif first is None or first():
                 self._replicate_batches(self._engine)
         except EngineUnavailable:
             # The writer stops, and an engine that does not answer is not waited for, as a full disk is not.
@@ -326,7 +311,7 @@ class Writer:
                 pause = min(2 * pause, longest)
                 continue
             # Before the answer: a reader that is told of the rows asks for them at once.
-            self._estimated += GROWTH_OF_COMMIT + 2 * (active.committed(rows) + ROW_BYTES * len(rows))
+            self._growth.add_commit(active.committed(rows), len(rows))
             if was_full:
                 self._loop.call_soon_threadsafe(self._space.found_room)
             return fsync_us
@@ -362,10 +347,8 @@ class Writer:
         if fsync_us is not None:
             self._commits.answer(lsn, fsync_us)
         self._durable.tell()
-        estimated = self._estimated
         # Against the bound as of now: the loop lowers it when another program fills the disk.
-        is_due = estimated >= self._room or self._ungrown + estimated >= self._space.measure_after_bytes
-        is_full = is_due and self._measure()
+        is_full = self._growth.is_due(self._space.measure_after_bytes) and self._measure()
         with self._lock:
             self._end_commit(rolls=is_full)
         if self._space.short and not self._looks:
@@ -379,17 +362,13 @@ class Writer:
         take longer (``wal_filling``).
         """
         used_bytes = self.active.wal_bytes
-        self._ungrown += used_bytes - self._measured_bytes
-        self._measured_bytes = used_bytes
         # Beside the timer: a fast writer fills a disk between two ticks.
-        if self._ungrown >= self._space.measure_after_bytes:
-            self._ungrown = 0
+        if self._growth.measured(used_bytes, self._space.measure_after_bytes):
             self._loop.call_soon_threadsafe(self._on_grown)
         with self._lock:
             filled_bytes = self.active.filled_bytes
             has_more_zeros = self.prepared is not None and self.prepared.filled_bytes > filled_bytes
-            room = self._room = (filled_bytes if has_more_zeros else self._segment_bytes) - used_bytes
-        self._estimated = 0
+            room = self._growth.room = (filled_bytes if has_more_zeros else self._segment_bytes) - used_bytes
         return room <= 0
 
     # Either thread, with the lock
@@ -413,8 +392,7 @@ class Writer:
             return
         self._retired = self.active
         self.active = self.prepared
-        # The next commit measures the new WAL, which may have frames of its tables.
-        self._room = self._estimated = self._measured_bytes = 0
+        self._growth.begin_segment()
         # Now, not when the successor is ready: a second switch before that must find no segment to switch to.
         self.prepared = None
         self._roll_wanted = False

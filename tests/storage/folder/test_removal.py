@@ -364,7 +364,7 @@ class BlockedRemovals:
         self.first = asyncio.Event()
         self.go_on = Event()
         self._loop = asyncio.get_running_loop()
-        monkeypatch.setattr("cmqd.storage.open_log.remove", self._remove)
+        monkeypatch.setattr("cmqd.storage.segment_drops.remove", self._remove)
 
     def _remove(self, path: Path, is_hurried: Callable[[], bool]) -> None:
         if path.suffix == ".db":

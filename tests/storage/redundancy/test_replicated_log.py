@@ -15,7 +15,7 @@ from msgspec import structs
 from cmqd.engine.engine_errors import AccountsConflict, EngineUnavailable
 from cmqd.engine.fencing import FencedEngine
 from cmqd.log.log_errors import LogFailed
-from cmqd.storage import open_log
+from cmqd.storage import segment_drops
 from cmqd.storage.redundancy import following, replication
 from cmqd.storage.redundancy.proof_clock import proof_clock_s
 from cmqd.storage.storage_errors import LeadLost, WrongFolder
@@ -341,7 +341,7 @@ async def test_a_standby_leads_while_files_that_it_has_dropped_give_their_blocks
     for _ in range(2):
         await leader.rig.checkpoint()
     removes, may_end = asyncio.Event(), threading.Event()
-    loop, remove = asyncio.get_running_loop(), open_log._remove_segment  # pyright: ignore[reportPrivateUsage]
+    loop, remove = asyncio.get_running_loop(), segment_drops.remove_segment
 
     def remove_slowly(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
         if standby.folder in path.parents:
@@ -349,7 +349,7 @@ async def test_a_standby_leads_while_files_that_it_has_dropped_give_their_blocks
             may_end.wait()
         remove(path, is_hurried)
 
-    monkeypatch.setattr(open_log, "_remove_segment", remove_slowly)
+    monkeypatch.setattr(segment_drops, "remove_segment", remove_slowly)
     try:
         await leader.log.drop_segments([leader.log.closed_segments()[0].number], 6)
         await asyncio.wait_for(removes.wait(), 20)

@@ -21,6 +21,7 @@ from cmqd.storage.segments.segment import LogRow, WritableSegment, create_segmen
 from cmqd.storage.segments.wal_gauge import WalGauge
 from cmqd.storage.writing import writer
 from cmqd.storage.writing.sealer import truncate_wal
+from cmqd.storage.writing.wal_growth import GROWTH_OF_COMMIT
 from cmqd_segment.manifest import SourceName, read_manifest
 from cmqd_segment.rows import encode_queues
 from cmqd_segment.schema import open_read_only
@@ -208,7 +209,7 @@ async def test_a_seal_asked_for_while_a_commit_is_under_way_has_its_rows(start: 
     sealing = asyncio.create_task(log.seal_now(1_000))
     await rig.page(1, [])
     assert not sealing.done()
-    rig.log._answers[1_000] = asyncio.get_running_loop().create_future()  # type: ignore[attr-defined]
+    rig.log._requests[1_000] = asyncio.get_running_loop().create_future()  # type: ignore[attr-defined]
 
     commit.go_on()
     await sealing
@@ -232,7 +233,7 @@ async def test_a_seal_has_the_rows_behind_a_switch_that_the_loop_has_not_seen(st
     assert committed is not None
     log.writer._report(2, committed)  # pyright: ignore[reportPrivateUsage]
     assert (first.last_lsn, second.last_lsn) == (1, 2)
-    rig.log._answers[1_000] = asyncio.get_running_loop().create_future()  # type: ignore[attr-defined]
+    rig.log._requests[1_000] = asyncio.get_running_loop().create_future()  # type: ignore[attr-defined]
 
     await log.seal_now(1_000)
 
@@ -564,4 +565,4 @@ async def test_the_estimate_of_a_commit_is_not_below_its_growth(
     log_writer.make_durable([LogRow(lsn, NOW_MS, 0, summary, b"twelve bytes", b"") for lsn in range(1, rows + 1)])
 
     grown = active.wal_bytes - before
-    assert log_writer._estimated >= grown > writer.GROWTH_OF_COMMIT  # pyright: ignore[reportPrivateUsage]
+    assert log_writer._growth.estimated >= grown > GROWTH_OF_COMMIT  # pyright: ignore[reportPrivateUsage]
