@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Generic, Literal, TypeVar, get_args, get_type_hints
+from typing import Generic, TypeVar, get_args, get_type_hints
 
 from msgspec import Struct
 
@@ -85,9 +85,8 @@ _MISSING = {
 class Operation(Generic[QueryT, BodyT, ReplyT]):
     """A row of the table of operations. Name and types are those of the function."""
 
-    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-    path: str
-    """Below ``/api/v1``, with parameters in braces."""
+    request: str
+    """Method, and path below ``/api/v1`` with parameters in braces: ``GET /queues/{queue}``."""
     tag: str
     """Heading in the OpenAPI document."""
     summary: str
@@ -105,6 +104,8 @@ class Operation(Generic[QueryT, BodyT, ReplyT]):
     old_path: str = ""
     """An alias until version 0.3, served and not in the OpenAPI document; empty = none."""
 
+    method: str = field(init=False)
+    path: str = field(init=False)
     name: str = field(init=False)
     """``operationId`` in the OpenAPI document."""
     query: type[QueryT] = field(init=False)
@@ -113,19 +114,20 @@ class Operation(Generic[QueryT, BodyT, ReplyT]):
     """None = the reply has no body."""
 
     def __post_init__(self) -> None:
-        """Read name and types from the function once, because each request needs the types.
+        """Split the request, and read name and types from the function once, because each request needs them.
 
         A POST or PUT at the name of an object creates the object, so the object alone need not exist.
         """
+        method, _, path = self.request.partition(" ")
         types = get_type_hints(self.run)
         query, body = get_args(types["call"])
         reply = None if types["return"] is NoneType else types["return"]
         statuses = self.statuses or ((204,) if reply is None else (200,))
-        existing = (
-            self.path.rpartition("{")[0] if self.method in ("POST", "PUT") and self.path[-1] == "}" else self.path
-        )
+        existing = path.rpartition("{")[0] if method in ("POST", "PUT") and path.endswith("}") else path
         missing = [problem for name, problem in _MISSING.items() if f"{{{name}}}" in existing]
         derived = {
+            "method": method,
+            "path": path,
             "name": self.run.__name__,
             "query": query,
             "body": body,
