@@ -42,7 +42,6 @@ from cmqd_client.errors import (
     server_error,
 )
 from cmqd_protocol.client_connection import ClientConnection
-from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.features import STALLED, ClientFeature, FeatureNotNamed, ServerFacts
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS, MAX_REQUEST_ID, NONCE_BYTES
@@ -60,6 +59,7 @@ from cmqd_protocol.messages import (
     SendMessages,
     TransactionCheck,
 )
+from cmqd_protocol.protocol_errors import ErrorCode, LocalProtocolError
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for TCP, TLS and handshake together; equal to the server's limit for unauthenticated connections."""

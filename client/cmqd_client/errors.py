@@ -48,8 +48,8 @@ import msgspec
 from cmqd_client.durations import to_datetime
 from cmqd_client.error_words import PYTHON_WORDS
 from cmqd_client.messages.message_ids import MessageId
-from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import Error
+from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
 from cmqd_types.sentences import Words, put_together
 
 

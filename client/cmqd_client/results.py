@@ -22,7 +22,7 @@ from cmqd_client.errors import (
 )
 from cmqd_client.messages.message_ids import MessageId, printed_id
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import Headers
 
 EntryT = TypeVar("EntryT")

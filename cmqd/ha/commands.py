@@ -165,7 +165,7 @@ def _watch_over(chosen: argparse.Namespace, settings: Settings) -> int:
         return ExitCode.USAGE
     match chosen.ha_command:
         case "check":
-            from cmqd.ha.check import check
+            from cmqd.ha.postgresql_check import check
 
             return check(database, settings.shard, output, one_address=chosen.one_address)
         case "status":

@@ -21,8 +21,8 @@ from cmqd.server.push.outbox import Outbox
 from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import ReplyGate
 from cmqd.server.requests.collecting import Collector
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 
 _log = get_logger()
 

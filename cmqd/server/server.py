@@ -39,7 +39,7 @@ from cmqd.server.process.advertised_address import advertised_address
 from cmqd.server.push.outbox import Outbox
 from cmqd.server.replies.reply_gate import ReplyGate
 from cmqd.settings import Settings
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 
 _log = get_logger()
 _T = TypeVar("_T")

@@ -6,7 +6,6 @@ from typing import Any, Final, TypeAlias
 from msgspec import Struct, structs
 
 from cmqd_protocol.endpoint import Endpoint
-from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.features import (
     FIELD_FEATURES,
@@ -48,6 +47,7 @@ from cmqd_protocol.messages import (
     server_hello_decoder,
     welcome_decoder,
 )
+from cmqd_protocol.protocol_errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.refusal import DECODE_ERRORS
 from cmqd_protocol.states import Role, State, Step
 

@@ -22,11 +22,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 
-from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.frames import HEARTBEAT, FrameReader, decode_preamble, frame
 from cmqd_protocol.limits import HANDSHAKE_FRAME_BYTES, JOIN_BYTES, MAGIC, PREAMBLE_BYTES
 from cmqd_protocol.messages import Error, encoder, error
+from cmqd_protocol.protocol_errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.states import TRANSITIONS, Role, State, Step
 
 EventT = TypeVar("EventT")

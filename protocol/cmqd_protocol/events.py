@@ -5,9 +5,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from cmqd_protocol.errors import RemoteProtocolError
 from cmqd_protocol.features import ServerFacts
 from cmqd_protocol.messages import Error
+from cmqd_protocol.protocol_errors import RemoteProtocolError
 
 
 class Authenticated(Struct, frozen=True, gc=False):

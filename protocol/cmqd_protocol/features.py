@@ -17,8 +17,8 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from cmqd_protocol.errors import LocalProtocolError
 from cmqd_protocol.messages import PublishMessages, ReceiveMessages, RewindQueue, SendHalfMessages, SendMessages
+from cmqd_protocol.protocol_errors import LocalProtocolError
 
 MAX_WAITING_REQUESTS_FACT: Final = "max_waiting_requests"
 FEATURES_FACT: Final = "features"

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final, TypeAlias, Union
 import msgspec
 from msgspec import Meta, Struct
 
-from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.fields import (
     U32,
     Attributes,
@@ -42,6 +41,7 @@ from cmqd_protocol.fields import (
     Unsigned,
 )
 from cmqd_protocol.limits import MAX_BATCH, MAX_CLIENT_FEATURES, MAX_SECRET_ID_BYTES
+from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
 from cmqd_types import deliveries, messages, queues, schedules, topics
 from cmqd_types.audit import AuditEntry
 from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo

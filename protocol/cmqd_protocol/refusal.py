@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cmqd_protocol import large_frames
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES, MAX_REQUEST_ID, VERSION
 from cmqd_protocol.messages import REQUEST_TYPES, Error, Request, error
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.sentences import Sentence, field_name, quantity, sentence
 
 DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -7,7 +7,6 @@ from msgspec import structs
 
 from cmqd_protocol import large_frames
 from cmqd_protocol.endpoint import Endpoint
-from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import (
     ADDRESSES_FACT,
@@ -54,6 +53,7 @@ from cmqd_protocol.messages import (
     error,
     request_decoder,
 )
+from cmqd_protocol.protocol_errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.refusal import DECODE_ERRORS, refuse
 from cmqd_protocol.states import Role, State, Step
 

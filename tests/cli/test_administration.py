@@ -20,7 +20,7 @@ from cmq_cli.output import Output, OutputForm
 from cmq_cli.values import parse_duration, show_duration, typed_duration
 from cmqd_client.address import parse_address
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.cmq_runs import Cmq, ThreadedServer
 
 

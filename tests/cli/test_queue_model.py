@@ -12,7 +12,7 @@ import pytest
 from cmq_cli.exitcodes import ExitCode
 from cmq_cli.values import parse_moment
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.cmq_runs import Cmq, ThreadedServer
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from cmq_cli.exitcodes import ExitCode
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_segment import scan
 from cmqd_segment.manifest import CACHE_FORMAT, Manifest, SegmentState, read_manifest, write_manifest
 from support.client.cmq_runs import Cmq, ThreadedServer

@@ -15,8 +15,8 @@ from cmqd_client.errors import (
     UnknownServerError,
     server_error,
 )
-from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import Error
+from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
 from cmqd_types.sentences import NATIVE
 
 

@@ -13,10 +13,10 @@ from cmqd_client import connect
 from cmqd_client.connection import Connection
 from cmqd_client.errors import NotSupported, UnknownOperation
 from cmqd_client.links.locating import Location
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import FIELD_FEATURES, ServerFacts
 from cmqd_protocol.limits import PREAMBLE_BYTES
 from cmqd_protocol.messages import DeadLetterMessages, Locate
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.local_server import LocalServer
 from support.protocol.newer import extends, frames
 from support.protocol.vectors import load, names

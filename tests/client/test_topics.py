@@ -27,7 +27,7 @@ from cmqd_client.errors import (
 from cmqd_client.topics.delivery_reports import DeliveryState
 from cmqd_client.topics.filter_tests import Fate, FilterMatch
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.topics import SubscriptionMatch
 from support.client.faulty_link import LinkConnection
 from support.client.local_server import LocalServer

@@ -25,7 +25,7 @@ from cmqd_client.errors import (
     TransactionNotFound,
 )
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.local_server import LocalServer
 from support.eventually import eventually
 

@@ -8,8 +8,8 @@ import pytest
 
 from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
 from cmqd.engine.stamps import ADD_COLUMN
-from cmqd.ha.check import check
 from cmqd.ha.output import Output
+from cmqd.ha.postgresql_check import check
 from support.postgresql.leaders import Leader
 from support.postgresql.servers import PostgresCluster
 

@@ -28,7 +28,7 @@ import yarl
 
 from cmqd_client.errors import CmqError
 from cmqd_gateway.cmq.actions import ACTIONS
-from cmqd_gateway.cmq.errors import Reason
+from cmqd_gateway.cmq.cmq_errors import Reason
 from cmqd_gateway.console.signed_texts import Purpose, sign
 from cmqd_gateway.rest import openapi
 from cmqd_gateway.rest.table import BASE

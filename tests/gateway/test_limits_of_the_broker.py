@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cmqd_gateway.cmq.errors import Reason
+from cmqd_gateway.cmq.cmq_errors import Reason
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.gateway.cmq_calls import CmqCalls
 from support.gateway.gateway_rig import GatewayRig
 from support.gateway.rest_calls import RestCalls

@@ -23,8 +23,8 @@ from cmqd_gateway.process.command import client_of
 from cmqd_gateway.process.gateway_reload import Reload
 from cmqd_gateway.process.gateway_settings import Settings
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import STALLED
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.faulty_link import FaultyLink
 from support.client.local_server import LocalServer
 from support.gateway.gateway_rig import GatewayRig

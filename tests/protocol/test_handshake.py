@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from cmqd_protocol import handshake, server_connection
-from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import Authenticated, ConnectionEnded, Opened
 from cmqd_protocol.features import ServerFacts
 from cmqd_protocol.frames import encode_preamble, frame
@@ -27,6 +26,7 @@ from cmqd_protocol.messages import (
     Welcome,
     encoder,
 )
+from cmqd_protocol.protocol_errors import ErrorCode, LocalProtocolError
 from support.cases import each_case
 from support.protocol.connection_pair import (
     CLIENT_NONCE,

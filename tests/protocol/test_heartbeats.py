@@ -1,9 +1,9 @@
 import pytest
 
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.frames import HEARTBEAT
 from cmqd_protocol.messages import Done, GetServerStatus
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.protocol.connection_pair import ConnectionPair
 
 HEARTBEAT_MS = 10_000

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from cmqd_protocol import refusal
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import frame
 from cmqd_protocol.large_frames import array_header, decode, integer_at
 from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES
 from cmqd_protocol.messages import Cancel, GetServerStatus, SendMessages, encoder
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.cases import each_case
 from support.protocol.connection_pair import ConnectionPair
 from support.protocol.vectors import load, names

@@ -5,7 +5,6 @@ import pytest
 
 from cmqd.core.limits import copy_bytes
 from cmqd_protocol import messages
-from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.frames import FrameReader, frame
 from cmqd_protocol.limits import (
     DEFAULT_MAX_FRAME_BYTES,
@@ -28,6 +27,7 @@ from cmqd_protocol.messages import (
     encoder,
     error,
 )
+from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
 from cmqd_types.messages import CopyOf, Origin, PeekedMessage, ReceivedMessage
 from support.cases import each_case
 from support.protocol.plain_msgpack import unpack

@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import frame
 from cmqd_protocol.messages import Error, GetServerStatus, encoder, request_decoder
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_protocol.refusal import DECODE_ERRORS, SAID_CHARACTERS, refuse
 from cmqd_types.sentences import NATIVE, put_together
 from support.cases import each_case

@@ -6,7 +6,6 @@ from random import Random
 import msgspec
 import pytest
 
-from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import frame
 from cmqd_protocol.limits import JOIN_BYTES, MAX_REQUEST_ID, MIN_MAX_FRAME_BYTES
@@ -29,6 +28,7 @@ from cmqd_protocol.messages import (
     error,
     reply_decoder,
 )
+from cmqd_protocol.protocol_errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.server_connection import ServerConnection, ServerEvent
 from cmqd_types.messages import ReceivedMessage
 from support.cases import each_case

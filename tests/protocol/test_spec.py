@@ -15,7 +15,6 @@ from cmqd.server.handlers.subscriptions import DEFAULT_OVERLAP_MS, MAX_OVERLAP_M
 from cmqd.server.loop.cron import HORIZON_YEARS, MAX_EXPRESSION_BYTES
 from cmqd.settings import Settings
 from cmqd_protocol import limits, messages
-from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.features import (
     ADDRESSES_FACT,
     EPOCH_FACT,
@@ -27,6 +26,7 @@ from cmqd_protocol.features import (
     Feature,
 )
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
+from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
 from cmqd_types.attributes import ScheduleAttributes
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
 from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo

@@ -1,10 +1,10 @@
 import pytest
 
 from cmqd_protocol.client_connection import ClientConnection
-from cmqd_protocol.errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.frames import encode_preamble
 from cmqd_protocol.messages import Cancel, Done, GetServerStatus
+from cmqd_protocol.protocol_errors import ErrorCode, LocalProtocolError
 from cmqd_protocol.server_connection import ServerConnection
 from cmqd_protocol.states import TRANSITIONS, Role, State, Step
 from support.protocol.connection_pair import ConnectionPair, a_client, a_server

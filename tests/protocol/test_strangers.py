@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.limits import (
@@ -16,6 +15,7 @@ from cmqd_protocol.messages import (
     encoder,
     error,
 )
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_protocol.server_connection import ServerConnection
 from cmqd_protocol.states import State
 from support.protocol.connection_pair import (

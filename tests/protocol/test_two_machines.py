@@ -7,7 +7,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, Opened
 from cmqd_protocol.limits import MIN_MAX_FRAME_BYTES
 from cmqd_protocol.messages import (
@@ -22,6 +21,7 @@ from cmqd_protocol.messages import (
     SendMessages,
     error,
 )
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import ReceivedMessage
 from support.protocol.connection_pair import a_client, a_server
 

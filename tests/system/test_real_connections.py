@@ -24,9 +24,9 @@ from cmqd_client.errors import (
     WrongRegion,
 )
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble
 from cmqd_protocol.messages import Error
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import ReceivedMessage
 from support.client.raw_client import RawClient
 from support.processes.running_server import RunningServer

@@ -17,8 +17,8 @@ from cmqd_client.errors import (
     DiskNearlyFull,
 )
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.raw_client import RawClient
 from support.eventually import eventually_elsewhere
 from support.processes.environment import plain_environment

@@ -10,7 +10,7 @@ import msgspec
 
 from cmqd_gateway.cmq.actions import ACTIONS
 from cmqd_gateway.cmq.call import Action
-from cmqd_gateway.cmq.errors import NEVER_ANSWERED, Reason
+from cmqd_gateway.cmq.cmq_errors import NEVER_ANSWERED, Reason
 from cmqd_gateway.cmq.parameters import Items, Size, Whole
 
 TESTS = Path(__file__).parents[3] / "tests/gateway/cmq"

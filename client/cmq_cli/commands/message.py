@@ -7,9 +7,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cmq_cli.bodies import opened, parse_headers, read_body
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.lines import Line, LineFormat
+from cmq_cli.message_bodies import opened, parse_headers, read_body
 from cmq_cli.nouns import report_batch
 from cmq_cli.options import CurrentSession, DedupId, Flag, Header, MaxMessages, QueueName, Raw, ReceiptHandle
 from cmq_cli.output import Output

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
-from cmq_cli.bodies import parse_headers, read_body
 from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.message_bodies import parse_headers, read_body
 from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, label, table_of
 from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Flag, Header, Paging, QueueName, ScheduleName, Yes
 from cmq_cli.output import Output, encode_body

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Final, TypeAlias
 
-from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.parameters import Size
 from cmqd_types.attributes import QUEUE
 

@@ -23,7 +23,7 @@ from cmqd_gateway.callers.caller import Caller
 from cmqd_gateway.callers.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.cmq.actions import TABLE
 from cmqd_gateway.cmq.call import Action, Call, Fields
-from cmqd_gateway.cmq.errors import DATA_ACTIONS, Reason, Refusal, translate
+from cmqd_gateway.cmq.cmq_errors import DATA_ACTIONS, Reason, Refusal, translate
 from cmqd_gateway.cmq.parameters import Form, form_steps, text_of, whole_of
 from cmqd_gateway.cmq.repeats import DeleteAnswers
 from cmqd_gateway.cmq.signature import SIGNATURE, is_body, is_host, other_reading, signed_hosts, unsigned_names

@@ -30,7 +30,7 @@ from cmqd_gateway.console.streams import Access, Opener, Stream, TooManyStreams
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.rest.authentication import Authenticated, authenticate, keep_session
 from cmqd_gateway.rest.problems import CONTENT_TYPE, ProblemError, invalid, of_code, problem_of
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 
 HEARTBEAT_SECONDS: Final = 15.0
 COMPRESSED_BYTES: Final = 1_024

@@ -12,8 +12,8 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 from cmqd_client.administration.metrics import Metrics, TopMetrics
-from cmqd_gateway.console.figures import age_seconds, quantile
 from cmqd_gateway.console.forecast import DiskForecast
+from cmqd_gateway.console.series_values import age_seconds, quantile
 from cmqd_types.metrics import QueueMetrics, ServerMetrics, TopSubscription
 
 Severity: TypeAlias = Literal["critical", "warning", "notice"]

@@ -23,7 +23,6 @@ from cmqd_client.administration.metrics import Metrics, TopMetrics
 from cmqd_client.errors import CmqError, PermissionDenied, QueueNotFound
 from cmqd_gateway.broker.broker_connections import BrokerConnections, TooManyKeysInUse
 from cmqd_gateway.callers.key_secrets import KeySecret, KeySecrets, TooManyUnknownIds
-from cmqd_gateway.console.figures import Interval, Reading, age_seconds
 from cmqd_gateway.console.findings import (
     DeadLetterQueue,
     Details,
@@ -34,6 +33,7 @@ from cmqd_gateway.console.findings import (
 )
 from cmqd_gateway.console.forecast import DiskForecast, disk_forecast
 from cmqd_gateway.console.history import NAMES, History, shown
+from cmqd_gateway.console.series_values import Interval, Reading, age_seconds
 from cmqd_gateway.process.gateway_logger import SparseWarning, get_logger
 from cmqd_types.metrics import QueueMetrics
 

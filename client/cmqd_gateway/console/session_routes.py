@@ -40,7 +40,7 @@ from cmqd_gateway.rest.reading import read_body
 from cmqd_gateway.rest.replies import OwnKey
 from cmqd_gateway.rest.types import Request
 from cmqd_gateway.rest.views import Reply
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 
 PATH: Final = "/console/session"
 MAX_BODY_BYTES: Final = 4_096

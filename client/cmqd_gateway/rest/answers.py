@@ -11,7 +11,7 @@ from cmqd_client.errors import CmqError
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.process.gateway_logger import get_logger
 from cmqd_gateway.rest.problems import CONTENT_TYPE, Problem, ProblemError, of_code, problem_of
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 
 API_HEADERS: Final[Mapping[str, str]] = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """Of every answer of the API: a cache or a browser must not keep messages, and must not guess their type."""

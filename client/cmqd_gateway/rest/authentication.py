@@ -15,7 +15,7 @@ from cmqd_gateway.console.sessions import (
 )
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.rest.problems import gateway_problem, of_code
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 
 _READING: Final = ("GET", "HEAD")
 """Methods that change nothing."""

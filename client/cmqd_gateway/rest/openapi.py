@@ -13,7 +13,7 @@ from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.problems import CONTENT_TYPE, GATEWAY_PROBLEMS, STATUS_OF_CODE, Problem
 from cmqd_gateway.rest.table import BASE, OPERATIONS
 from cmqd_gateway.rest.views import Reply
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 
 _COMMON = (
     "invalid_argument",

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 
 from cmqd_client import errors
 from cmqd_client.error_words import argument_name
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.sentences import MILLISECONDS, TIME, Words, in_bytes, in_seconds, iso_time
 
 CONTENT_TYPE = "application/problem+json"

@@ -29,7 +29,7 @@ from cmqd_gateway.rest.operation import Call, Operation
 from cmqd_gateway.rest.problems import gateway_problem, of_code
 from cmqd_gateway.rest.reading import count_steps, read_body, read_idempotency_key, read_query
 from cmqd_gateway.rest.table import BASE, OPERATIONS
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 
 _FREQUENT: Final = ("send_message", "receive_messages", "delete_message")
 """Operations with most of the requests."""

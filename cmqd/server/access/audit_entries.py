@@ -22,9 +22,9 @@ from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_protocol.operations import OPERATIONS
+from cmqd_protocol.protocol_errors import ErrorCode
 
 _T = TypeVar("_T")
 

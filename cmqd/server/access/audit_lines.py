@@ -12,9 +12,9 @@ from cmqd.server.broker_logger import get_logger
 from cmqd.server.clients.client import Client
 from cmqd.server.requests.refusals import error_reply
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.operations import OPERATIONS, Wait
+from cmqd_protocol.protocol_errors import ErrorCode
 
 _log = get_logger()
 

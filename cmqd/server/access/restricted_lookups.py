@@ -25,8 +25,8 @@ from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.requests.refusals import BUSY_RETRY_MS
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 
 Read: TypeAlias = Callable[["ComparedNames"], wire.AnyReply]
 """Reads the reply to a look-up from the core, with the names that the key sees. May be called several times."""

@@ -9,8 +9,8 @@ from typing import Final
 from cmqd.log.interface import Log
 from cmqd.server.requests.refusals import BUSY_RETRY_MS
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 
 MAX_ENTRIES_AHEAD: Final = 16_000
 """Queues, topics and subscriptions in replies that wait for the disk, of all clients: up to 10 MiB."""

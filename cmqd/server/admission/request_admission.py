@@ -18,9 +18,9 @@ from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.requests.refusals import BUSY_RETRY_MS, DISK_RETRY_MS, RATE_RETRY_MS, STALLED_RETRY_MS, stalled_error
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_protocol.operations import OPERATIONS
+from cmqd_protocol.protocol_errors import ErrorCode
 
 
 @part

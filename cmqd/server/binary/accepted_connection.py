@@ -49,12 +49,12 @@ from cmqd.server.monitoring.counters import Counters
 from cmqd.server.process.listening import is_loopback
 from cmqd.server.replies.held_reply_memory import body_bytes
 from cmqd.server.replies.reply_gate import Gate, Outgoing
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import ClientFeature
 from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_protocol.server_connection import CONNECTION_RETRY_MS, ServerConnection
 from cmqd_types.inspection import ConnectionInfo
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from cmqd.server.replies.reply_gate import Outgoing
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import PUSH_TYPES, AnyReply, MessagesReceived, Push, error
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_protocol.server_connection import ServerConnection
 
 BYTES_PER_WRITE: Final = 64 * 1024

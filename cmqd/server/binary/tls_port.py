@@ -16,10 +16,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
 from cmqd.server.broker_logger import get_logger
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.handshake import VERSION
 from cmqd_protocol.messages import encoder, error
+from cmqd_protocol.protocol_errors import ErrorCode
 
 _log = get_logger()
 

@@ -21,9 +21,9 @@ from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.collecting import Collector
 from cmqd.server.requests.refusals import error_reply, stalled_error
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_protocol.operations import OPERATIONS, Wait
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import ReceivedMessage
 
 

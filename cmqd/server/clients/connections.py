@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from cmqd.server.access.permissions import Permissions
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.inspection import ConnectionInfo
 
 CONNECTIONS_AT_ONCE: Final = 64

@@ -21,9 +21,9 @@ from cmqd.server.requests.handler import Handler, handlers_of, handles
 from cmqd.server.requests.operations import ACCOUNT_CHANGES, ACCOUNT_LOOKUPS, Location, call_of, reply_of
 from cmqd.server.requests.refusals import error_reply
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_protocol.operations import Operation
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE, Role
 
 _log = get_logger()

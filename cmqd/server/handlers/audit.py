@@ -15,8 +15,8 @@ from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Gate
 from cmqd.server.requests.handler import handles
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.audit import AuditQuery
 
 HALTED: Final = "the broker stopped while the audit trail was read"

@@ -17,8 +17,8 @@ from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.requests.handler import handles
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.metrics import ServerMetrics
 
 _T = TypeVar("_T")

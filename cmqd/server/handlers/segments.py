@@ -22,8 +22,8 @@ from cmqd.server.replies.answering import Answering
 from cmqd.server.requests.handler import handles
 from cmqd.server.requests.refusals import BUSY_RETRY_MS
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.segments import KeptFor, SegmentInfo
 
 MAX_LIMIT: Final = 1_000

@@ -16,8 +16,8 @@ from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.handler import answers_late, handles
 from cmqd.server.requests.refusals import ERROR_CODES, RATE_RETRY_MS
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 
 
 @part

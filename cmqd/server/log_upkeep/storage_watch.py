@@ -29,8 +29,8 @@ from cmqd.server.clients.client_events import ClientEvents
 from cmqd.server.part import part
 from cmqd.server.replies.reply_gate import ReplyGate
 from cmqd.server.replies.waiting_requests import WaitingRequests
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import ReceivedMessage
 
 HANGS_AFTER_MS: Final = 1_000

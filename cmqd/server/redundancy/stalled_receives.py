@@ -25,8 +25,8 @@ from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Answerable, Outgoing, ReplyGate
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.refusals import STALLED_RETRY_MS, stalled_error
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import Error, MessagesReceived, ReceiveMessages, error
+from cmqd_protocol.protocol_errors import ErrorCode
 
 STALLED_AFTER_S: Final = 3.0
 """Longest time for which a healthy engine keeps an append waiting: the failure of a primary's process takes longer, and

@@ -13,8 +13,8 @@ from cmqd.server.binary.listener import BACKLOG
 from cmqd.server.clients.connection_timer import local_ms
 from cmqd.server.process.listening import tls_context
 from cmqd.settings import Settings
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.limits import NONCE_BYTES
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_protocol.server_connection import ServerConnection
 
 MAX_CONNECTIONS: Final = 1_000

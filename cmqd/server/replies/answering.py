@@ -29,7 +29,7 @@ from cmqd.server.replies.reply_gate import Answerable, Gate
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.operations import received_after_deletes
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_segment.records import AnyRecord
 
 _log = get_logger()

@@ -43,8 +43,8 @@ from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Gate, Held
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 
 MAX_MESSAGES: Final = 256
 """Messages of a group; a request without messages counts as one."""

@@ -34,9 +34,9 @@ from cmqd.server.requests.collecting import Collector
 from cmqd.server.requests.handler import Handler
 from cmqd.server.requests.operations import CREATIONS, Location, call_of, parameters_of, reply_of
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import error
 from cmqd_protocol.operations import Cost, Kind, Operation, requests_of
+from cmqd_protocol.protocol_errors import ErrorCode
 
 TakeRun: TypeAlias = Callable[[Client, Sequence[Any]], int]
 """Takes up the first requests of a run of a kind; returns their number, 0 = the first request must go alone."""

@@ -17,8 +17,8 @@ from cmqd.core.outcome import HandlesDone
 from cmqd.server.access.accounts_file import Key
 from cmqd_protocol import messages as wire
 from cmqd_protocol import operations
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.operations import Operation
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import ReceivedMessage
 
 Location: TypeAlias = Mapping[str, Any]

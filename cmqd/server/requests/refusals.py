@@ -6,9 +6,9 @@ from typing import Final
 from cmqd.core import domain_errors as domain
 from cmqd.server.access import accounts as own
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import STALLED
 from cmqd_protocol.messages import error
+from cmqd_protocol.protocol_errors import ErrorCode
 
 _CODES_OF_OTHER_NAMES: Final[dict[type[domain.DomainError], ErrorCode]] = {
     domain.BodyUnreadable: ErrorCode.MESSAGES_DAMAGED,

@@ -12,8 +12,8 @@ from cmqd_client.consumers import intake
 from cmqd_client.consumers.consumer import Handler, MessageStream
 from cmqd_client.consumers.intake import RIDING_WAIT_MS
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import Feature
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.consumer_parts import PAUSES, options, source
 from support.client.faulty_link import LinkConnection
 from support.client.local_server import LocalServer

@@ -8,8 +8,8 @@ import pytest
 from cmqd_client import Client, connect
 from cmqd_client.errors import InvalidArgument, OutcomeUnknown, PartialFailure, QueueDeleted, ReceiptHandleInvalid
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import Feature
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.local_server import LocalServer
 from support.eventually import eventually
 

@@ -25,8 +25,8 @@ from cmqd_client.events import ClientState
 from cmqd_client.messages.typed_bodies import PoisonPolicy
 from cmqd_client.queue import Queue
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import Feature
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.consumer_parts import options, source
 from support.client.local_server import LocalServer
 from support.client.turned_clock import TurnedClock

@@ -15,7 +15,7 @@ from cmqd_client.address import parse_address
 from cmqd_client.errors import AuthenticationFailed, QueueNotFound
 from cmqd_client.events import ClientState, Closed, Connected, Event, GaveUp, Lost, Reconnecting
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.local_server import LocalServer
 from support.eventually import eventually
 

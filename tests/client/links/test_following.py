@@ -16,7 +16,7 @@ from cmqd_client.links.channel import SHORTEST_ATTEMPT
 from cmqd_client.links.hosts_in_turn import FIRST_CONNECT_TIMEOUT, MAX_LEARNED, HostsInTurn
 from cmqd_client.links.retry import RetryPolicy
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.faulty_link import FaultyLink
 from support.client.local_server import LocalServer
 from support.eventually import eventually

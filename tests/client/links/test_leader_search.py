@@ -15,8 +15,8 @@ from cmqd_client.links.hosts_in_turn import FIRST_CONNECT_TIMEOUT, Follow, Hosts
 from cmqd_client.links.leader_search import PAUSES
 from cmqd_client.links.retry import RetryPolicy
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import STALLED
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.faulty_link import FaultyLink
 from support.client.local_server import LocalServer
 from support.eventually import eventually

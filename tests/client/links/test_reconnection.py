@@ -20,7 +20,7 @@ from cmqd_client.errors import (
     WrongRegion,
 )
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.impatient import impatient
 from support.client.local_server import LocalServer
 from support.eventually import eventually

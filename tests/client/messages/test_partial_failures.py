@@ -20,7 +20,7 @@ from cmqd_client.errors import (
 from cmqd_client.messages.outgoing import MAX_BATCH_BYTES, Batch
 from cmqd_client.results import BatchResult
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.local_server import LocalServer
 
 UNUSED = 12345

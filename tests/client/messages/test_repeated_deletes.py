@@ -7,7 +7,7 @@ import pytest
 from cmqd_client import Client, Message
 from cmqd_client.errors import PartialFailure, ReceiptHandleInvalid
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.local_server import LocalServer
 
 INVALID = int(ErrorCode.RECEIPT_HANDLE_INVALID)

@@ -2,7 +2,7 @@
 
 from cmqd_bench.documents import cmq_tables
 from cmqd_gateway.cmq.actions import ACTIONS, TABLE
-from cmqd_gateway.cmq.errors import DATA_ACTIONS, FAILURES
+from cmqd_gateway.cmq.cmq_errors import DATA_ACTIONS, FAILURES
 from support.cases import each_case
 
 OF_CMQ = (

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cmqd_gateway.callers.key_secrets import KeySecret
-from cmqd_gateway.cmq.errors import NEVER_ANSWERED, Reason
+from cmqd_gateway.cmq.cmq_errors import NEVER_ANSWERED, Reason
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.cases import each_case
 from support.client.local_server import LocalServer
 from support.gateway.cmq_calls import CmqCalls, Refused

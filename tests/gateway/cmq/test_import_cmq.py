@@ -18,7 +18,7 @@ from cmq_cli.imports.draining import Drained, body_of, dedup_id_of, drain_queue
 from cmq_cli.imports.endpoint import CmqEndpoint, EndpointError
 from cmqd_client import FilterType
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.local_server import LocalServer
 from support.gateway.cmq_calls import CmqCalls
 from support.gateway.gateway_rig import GatewayRig

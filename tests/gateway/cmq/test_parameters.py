@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.parameters import (
     MAX_PARAMETERS,
     ActionRequest,

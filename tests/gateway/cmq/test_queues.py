@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from cmqd_gateway.cmq.actions.dead_letters import ShownPolicy, shown_policy
-from cmqd_gateway.cmq.errors import Reason
+from cmqd_gateway.cmq.cmq_errors import Reason
 from cmqd_gateway.cmq.numbers import bounded, whole_seconds
 from support.client.local_server import LocalServer
 from support.gateway.cmq_calls import CmqCalls

@@ -11,7 +11,6 @@ import pytest
 
 from cmqd_client.administration.metrics import Metrics, TopMetrics
 from cmqd_gateway.callers.key_secrets import KeySecret
-from cmqd_gateway.console.figures import Interval, Reading, quantile
 from cmqd_gateway.console.findings import (
     MAX_NAMED,
     Code,
@@ -27,6 +26,7 @@ from cmqd_gateway.console.findings import (
 from cmqd_gateway.console.forecast import DiskForecast, disk_forecast
 from cmqd_gateway.console.history import NAMES
 from cmqd_gateway.console.sampler import Feed
+from cmqd_gateway.console.series_values import Interval, Reading, quantile
 from cmqd_types.metrics import (
     DURATIONS_US,
     Histogram,

@@ -22,7 +22,7 @@ from cmqd_gateway.monitoring.metrics_readings import FigureCache, read_figures
 from cmqd_gateway.monitoring.readiness import KEPT_SECONDS, SILENT_SECONDS, Readiness
 from cmqd_gateway.process.gateway_settings import Settings
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.eventually import eventually
 from support.gateway.gateway_rig import GatewayRig, RigClock
 

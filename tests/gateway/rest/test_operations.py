@@ -11,7 +11,7 @@ from cmqd_client import QueueInfo
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.table import OPERATIONS
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.gateway.rest_calls import BY_NAME, RestCalls
 
 NAMES = {

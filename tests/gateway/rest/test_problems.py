@@ -8,7 +8,7 @@ from cmqd.core.limits import check_range
 from cmqd.server.requests.refusals import error_reply
 from cmqd_client import errors
 from cmqd_client.errors import CmqError, server_error
-from cmqd_gateway.cmq.errors import translate
+from cmqd_gateway.cmq.cmq_errors import translate
 from cmqd_gateway.rest.openapi import problems_of
 from cmqd_gateway.rest.problems import (
     GATEWAY_PROBLEMS,
@@ -19,8 +19,8 @@ from cmqd_gateway.rest.problems import (
     status_of,
 )
 from cmqd_gateway.rest.table import OPERATIONS
-from cmqd_protocol.errors import RETRYABLE, ErrorCode
 from cmqd_protocol.messages import Error
+from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
 from support.costs.pattern_calls import pattern_calls
 
 

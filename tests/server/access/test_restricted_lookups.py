@@ -7,7 +7,7 @@ import pytest
 
 from cmqd.server.access.permissions import MAX_NAMES_AT_ONCE, Permissions, permissions_of
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.keys import MAX_PATTERNS, Role
 from support.server.server_rig import RigClient, ServerRig, code_of
 

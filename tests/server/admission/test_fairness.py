@@ -12,9 +12,9 @@ from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, Def
 from cmqd.server.loop.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
 from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import HEARTBEAT, frame
 from cmqd_protocol.messages import Request
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.server.server_rig import RigClient, ServerRig, code_of
 
 MIB = 1024 * 1024

@@ -14,8 +14,8 @@ from cmqd.server.monitoring.server_figures import ServerFigures
 from cmqd.server.replies.held_reply_memory import HeldReplyMemory
 from cmqd.settings import LEAST_MEMORY_BUDGET_BYTES
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import header
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.server.server_rig import RigClient, ServerRig
 
 MIB = 1024 * 1024

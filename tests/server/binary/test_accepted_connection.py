@@ -7,9 +7,9 @@ import pytest
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.process.listening import connection_limit
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.limits import HANDSHAKE_FRAME_BYTES
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.server.server_rig import ServerRig, a_queue, beat, code_of
 
 

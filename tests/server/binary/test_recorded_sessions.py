@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.limits import PREAMBLE_BYTES
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.protocol.newer import frames, says_the_same
 from support.protocol.vectors import load, names
 from support.server.recorded_sessions import SERVER_NONCE, fixed_bytes, make_server

@@ -7,7 +7,7 @@ from typing import Any
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.server.server_rig import RigClient, ServerRig, a_queue, beat, code_of
 
 MIB = 1024 * 1024

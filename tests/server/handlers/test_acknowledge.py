@@ -14,8 +14,8 @@ from cmqd.server.log_upkeep.storage_watch import StorageWatch
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.limits import MIN_MAX_FRAME_BYTES
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_segment.records import MessagesDeleted, MessagesReceived
 from cmqd_types.messages import ReceivedMessage
 from support.server.server_rig import RigClient, ServerRig, a_queue, beat, code_of

@@ -13,7 +13,7 @@ from cmqd.server.loop import agenda_timer
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.requests.collecting import Collector
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.server.server_rig import RigClient, ServerRig, code_of
 
 QUEUES = 10

@@ -7,7 +7,7 @@ from cmqd.server.log_upkeep.disk_state import DiskState
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.monitoring.server_figures import ServerFigures
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import Origin
 from support.server.server_rig import RigClient, ServerRig, code_of
 

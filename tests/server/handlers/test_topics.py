@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.topics import SubscriptionSummary
 from support.server.server_rig import ServerRig, code_of
 from support.server.topics import URL, a_topic, publish, to_queue, to_url

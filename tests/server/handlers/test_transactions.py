@@ -12,7 +12,7 @@ from cmqd.server.clients.transaction_checkers import TransactionCheckers
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.replies.answering import Answering
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_segment.records import StoredMessage
 from support.server.server_rig import RigClient, ServerRig, code_of
 

@@ -12,7 +12,7 @@ from cmqd.server.access.accounts_file import FILE_NAME
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.push.subscription_secrets import SubscriptionSecrets
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.server.server_rig import ServerRig, code_of
 from support.server.topics import URL, a_topic, publish, to_queue, to_url
 

@@ -13,8 +13,8 @@ from cmqd.server.clients.key_watchers import KeyWatchers
 from cmqd.server.redundancy.leader_gate import LeaderGate
 from cmqd.server.replies.reply_gate import Outgoing, ReplyGate
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import Done, MessagesReceived
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import ReceivedMessage
 from support.server.led_log import LedLog
 from support.server.server_rig import ServerRig, code_of

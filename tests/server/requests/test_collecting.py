@@ -18,9 +18,9 @@ from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests import collecting
 from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.frames import frame
 from cmqd_protocol.messages import encoder
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.keys import Role
 from support.server.server_rig import RigClient, ServerRig, code_of
 

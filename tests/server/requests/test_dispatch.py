@@ -15,7 +15,7 @@ from cmqd.server.monitoring.server_figures import ServerFigures
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.refusals import ERROR_CODES, error_reply
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import RETRYABLE, ErrorCode
+from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
 from support.server.server_rig import ServerRig, code_of
 
 

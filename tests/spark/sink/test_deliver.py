@@ -19,7 +19,7 @@ import pytest
 
 from cmqd_client import connect
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from pyspark_cmqd.sending import sink
 from pyspark_cmqd.sending.sink import Delivered, SendError, deliver
 from pyspark_cmqd.sending.sink_options import parse_sink_options

@@ -20,10 +20,10 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from cmqd_protocol import messages as wire
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.features import ADDRESSES_FACT, EPOCH_FACT, FEATURES_FACT, SHARD_FACT
 from cmqd_protocol.frames import frame
 from cmqd_protocol.limits import HEADER_BYTES, PREAMBLE_BYTES
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.processes.silent_port import reserve_port
 
 _HELLO = 2

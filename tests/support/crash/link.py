@@ -13,9 +13,9 @@ from typing import Self, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from cmqd_protocol.client_connection import ClientConnection
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import AnyReply, Error, KeyChanged, Request, TransactionCheck
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.crash.promises.history import Check, History, Operation, Outcome
 
 _UNKNOWN_ERRORS = frozenset({ErrorCode.OUTCOME_UNKNOWN, ErrorCode.INTERNAL_ERROR})

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from cmqd_protocol.errors import ErrorCode
 from cmqd_protocol.messages import (
     AnyReply,
     CancelRedrive,
@@ -33,6 +32,7 @@ from cmqd_protocol.messages import (
     StartRedrive,
     TransactionsEnded,
 )
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import ReceivedMessage
 from support.crash.link import now
 from support.crash.promises import history as recorded

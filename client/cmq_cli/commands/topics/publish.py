@@ -6,9 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from cmq_cli.bodies import opened, parse_headers, read_body
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.lines import Line, LineFormat
+from cmq_cli.message_bodies import opened, parse_headers, read_body
 from cmq_cli.options import CurrentSession, DedupId, Flag, Header, TopicName
 from cmq_cli.reading import read_lines
 from cmq_cli.session import Session

@@ -8,7 +8,7 @@ from cmqd_client.errors import InvalidArgument, PermissionDenied
 from cmqd_gateway.cmq.actions.filters import check_key, check_tags
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
 from cmqd_gateway.cmq.parameters import ActionRequest, Items
 

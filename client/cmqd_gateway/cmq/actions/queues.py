@@ -10,7 +10,7 @@ import msgspec
 from cmqd_client import QueueAttributes, QueueInfo
 from cmqd_gateway.cmq.actions.dead_letters import ShownPolicy, parse_policy, policy_attributes, shown_policy
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import queue_id
 from cmqd_gateway.cmq.numbers import bounded, seconds, whole_seconds
 from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole, parameter_field, with_parameters

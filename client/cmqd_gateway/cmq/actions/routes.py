@@ -3,7 +3,7 @@
 from typing import Final
 
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.parameters import ActionRequest
 
 

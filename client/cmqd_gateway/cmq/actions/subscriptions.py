@@ -14,7 +14,7 @@ from cmqd_client.errors import InvalidArgument, SubscriptionNotFound, TopicNotFo
 from cmqd_client.subscription import ContentFormat, RetryStrategy, SubscriptionAttributes
 from cmqd_gateway.cmq.actions.filters import check_key, check_tags
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.errors import Reason, Refusal
+from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import subscription_id
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
 from cmqd_gateway.cmq.numbers import bounded, seconds

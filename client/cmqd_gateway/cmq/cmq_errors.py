@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cmqd_client import errors as native
 from cmqd_client.error_words import argument_name
-from cmqd_protocol.errors import ErrorCode
+from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.attributes import QUEUE
 from cmqd_types.sentences import Words, in_bytes, in_seconds, iso_time
 
