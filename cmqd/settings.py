@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cmqd.log.values import Durability, Redundancy
+from cmqd_logs.levels import LogFormat, LogLevel
 from cmqd_protocol.limits import (
     AUTHENTICATION_TIMEOUT_MS,
     DEFAULT_HEARTBEAT_MS,
@@ -59,22 +60,6 @@ class SettingError(ValueError):
         self.value = value
         self.allowed = allowed
         self.source = source
-
-
-class LogFormat(enum.StrEnum):
-    """Formats of log lines."""
-
-    CONSOLE = "console"
-    JSON = "json"
-
-
-class LogLevel(enum.StrEnum):
-    """The least severe line that is written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 class Origin(NamedTuple):

@@ -7,8 +7,8 @@ from typing import Final
 
 import structlog
 
-from cmqd.settings import LogFormat, LogLevel
 from cmqd_logs import lines
+from cmqd_logs.levels import LogFormat, LogLevel
 
 UNLIMITED: Final = frozenset(
     {
@@ -24,11 +24,6 @@ UNLIMITED: Final = frozenset(
 def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
     """Choose the form of all log lines of this process."""
     lines.configure_logs(as_json=log_format is LogFormat.JSON, level=level, unlimited=UNLIMITED)
-
-
-def set_log_level(level: LogLevel) -> None:
-    """Drop lines below this level from now on."""
-    lines.set_log_level(level)
 
 
 def get_logger() -> structlog.typing.FilteringBoundLogger:

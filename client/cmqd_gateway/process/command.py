@@ -33,11 +33,13 @@ from cmqd_gateway.broker.peers import Peers
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.https_port import tls_context
-from cmqd_gateway.process.gateway_logger import configure_logs, get_logger
+from cmqd_gateway.process.gateway_logger import get_logger
 from cmqd_gateway.process.gateway_reload import Reload
 from cmqd_gateway.process.gateway_settings import Settings, SettingsError, is_loopback, shown, split_address
 from cmqd_gateway.server import GatewayServer, ready_facts
 from cmqd_logs import lines
+from cmqd_logs.levels import LogFormat
+from cmqd_logs.lines import configure_logs
 
 USAGE: Final = 2
 CANNOT_OPEN: Final = 3
@@ -101,7 +103,7 @@ def serve(
     hide_memory()
     _tune_collector()
     raise_descriptor_limit()
-    configure_logs(settings.log_format, settings.log_level)
+    configure_logs(as_json=settings.log_format is LogFormat.JSON, level=settings.log_level)
     lines.take_lines_of_libraries()
     return uvloop.run(_run(settings, address, metrics_key, parent_fd))
 

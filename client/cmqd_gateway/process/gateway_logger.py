@@ -4,7 +4,6 @@ A gateway inside the process of a test leaves logging unconfigured: its lines go
 ``cmqd.gateway``.
 """
 
-import enum
 from collections.abc import Callable
 from typing import Final
 
@@ -14,32 +13,6 @@ from cmqd_logs import lines
 
 SPARSE_SECONDS: Final = 10.0
 """Shortest time between two lines of a :class:`SparseWarning`."""
-
-
-class LogFormat(enum.StrEnum):
-    """Formats of log lines."""
-
-    CONSOLE = "console"
-    JSON = "json"
-
-
-class LogLevel(enum.StrEnum):
-    """The least severe line that is written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-def configure_logs(log_format: LogFormat, level: LogLevel) -> None:
-    """Choose the form of all log lines of this process."""
-    lines.configure_logs(as_json=log_format is LogFormat.JSON, level=level)
-
-
-def set_log_level(level: LogLevel) -> None:
-    """Drop lines below this level from now on."""
-    lines.set_log_level(level)
 
 
 class SparseWarning:

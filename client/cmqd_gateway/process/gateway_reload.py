@@ -17,9 +17,11 @@ from typing import Final
 import msgspec
 
 from cmqd_gateway.broker.peers import Peers
-from cmqd_gateway.process.gateway_logger import LogLevel, get_logger, set_log_level
+from cmqd_gateway.process.gateway_logger import get_logger
 from cmqd_gateway.process.gateway_settings import Settings
 from cmqd_gateway.server import GatewayServer
+from cmqd_logs.levels import LogLevel
+from cmqd_logs.lines import set_log_level
 
 _log = get_logger()
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from cyclopts import Group, Parameter, validators
 
 from cmqd_gateway.http.request_bodies import large_bodies
-from cmqd_gateway.process.gateway_logger import LogFormat, LogLevel
+from cmqd_logs.levels import LogFormat, LogLevel
 
 DEDUP_SECONDS: Final = 300
 """Time for which a broker remembers the dedup id of a send."""

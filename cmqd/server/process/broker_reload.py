@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from cmqd.server.binary.listener import Listener
-from cmqd.server.broker_logger import get_logger, set_log_level
+from cmqd.server.broker_logger import get_logger
 from cmqd.server.process.http_gateway import HttpGateway
 from cmqd.server.process.listening import tls_context
 from cmqd.settings import SettingError, Settings
+from cmqd_logs.lines import set_log_level
 
 _log = get_logger()
 

@@ -76,11 +76,12 @@ from cmqd.server.redundancy.standby_metrics import StandbyFigures, standby_metri
 from cmqd.server.redundancy.takeover_time import log_resumed_time, needs_row, resumed_time
 from cmqd.server.server import Server
 from cmqd.server.wiring import Surroundings, make_server
-from cmqd.settings import LogFormat, LogLevel, Settings
+from cmqd.settings import Settings
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.storage_errors import LeadLost, PoolerBetween
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_logs import lines
+from cmqd_logs.levels import LogFormat, LogLevel
 
 _log = get_logger()
 _T = TypeVar("_T")

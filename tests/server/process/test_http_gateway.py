@@ -26,7 +26,8 @@ from cmqd.server.process.http_gateway import (
     needs_private_listener,
 )
 from cmqd.server.process.readiness import BrokerRole, Readiness
-from cmqd.settings import LogLevel, SettingError, Settings, load
+from cmqd.settings import SettingError, Settings, load
+from cmqd_logs.levels import LogLevel
 from support.eventually import eventually
 from support.processes.stopped_process import stop
 

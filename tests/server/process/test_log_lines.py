@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from cmqd.server.broker_logger import configure_logs, get_logger
-from cmqd.settings import LogFormat, LogLevel
+from cmqd_logs.levels import LogFormat, LogLevel
 
 
 @pytest.fixture(autouse=True)
