@@ -56,7 +56,7 @@ def _option(attribute: Attribute) -> Any:
             return Annotated[Bytes | None, Parameter(help=text)]
         case Unit.COUNT:
             return Annotated[int | None, Parameter(help=text)]
-        case Unit.NAME:
+        case Unit.NAME | Unit.TEXT:
             return Annotated[str | None, Parameter(help=text)]
         case Unit.SWITCH if attribute.is_fixed:
             return Annotated[bool | None, Parameter(help=text, negative=())]

@@ -13,7 +13,7 @@ from cmqd_protocol import messages
 from cmqd_types.attributes import QUEUE
 from cmqd_types.declared import Attribute, Unit
 
-_TYPES = {Unit.SWITCH: bool, Unit.NAME: str}
+_TYPES = {Unit.SWITCH: bool, Unit.NAME: str, Unit.TEXT: str}
 """Types of values that are sent as they are, beside numbers."""
 
 

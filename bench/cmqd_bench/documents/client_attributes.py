@@ -16,6 +16,7 @@ _KEYWORDS = {
     Unit.MILLISECONDS: "Duration",
     Unit.SWITCH: "bool",
     Unit.NAME: "str",
+    Unit.TEXT: "str",
     Unit.CHOICE: "str",
     Unit.TEXTS: "Iterable[str]",
 }
@@ -24,6 +25,7 @@ _FIELDS = {
     Unit.BYTES: "int = 0",
     Unit.COUNT: "int = 0",
     Unit.NAME: 'str = ""',
+    Unit.TEXT: 'str = ""',
     Unit.CHOICE: 'str = ""',
     Unit.TEXTS: "list[str] = []",
 }

@@ -90,7 +90,7 @@ def _kind(attribute: Attribute) -> Any:
             return Count
         case Unit.SWITCH:
             return bool
-        case Unit.NAME:
+        case Unit.NAME | Unit.TEXT:
             return str
         case Unit.CHOICE:
             return Literal[attribute.choices]

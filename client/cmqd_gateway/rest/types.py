@@ -89,18 +89,23 @@ class QueueSummaryQuery(ListQuery, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- sends
 
 
-class NewMessage(Request, frozen=True, kw_only=True):
-    """A message to send."""
+class Content(Request, frozen=True, kw_only=True):
+    """The content of a message, and its name."""
 
     body: Body
     encoding: Encoding = "utf-8"
     headers: Headers = {}
-    delay: Annotated[
-        Seconds | None, Meta(description="Seconds until the message becomes active; null = the queue's own delay.")
-    ] = None
     dedup_id: Annotated[
         DedupId | None,
         Meta(description="The producer's own name of the message, up to 64 bytes; in place of `Idempotency-Key`."),
+    ] = None
+
+
+class NewMessage(Content, frozen=True, kw_only=True):
+    """A message to send."""
+
+    delay: Annotated[
+        Seconds | None, Meta(description="Seconds until the message becomes active; null = the queue's own delay.")
     ] = None
 
 
@@ -171,61 +176,47 @@ class HandlesRequest(Request, frozen=True, kw_only=True):
     receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
 
 
-class ChangeVisibility(Request, frozen=True, kw_only=True):
+class ChangeVisibility(HandleRequest, frozen=True, kw_only=True):
     """A new visibility timeout of a received message."""
 
-    receipt_handle: ReceiptHandleText
     timeout: Annotated[
         Seconds, _within("visibility_timeout_ms", "{} seconds from now; 0 makes the message active at once.", low=0)
     ]
 
 
-class ChangeVisibilities(Request, frozen=True, kw_only=True):
+class ChangeVisibilities(HandlesRequest, frozen=True, kw_only=True):
     """A new visibility timeout of received messages."""
 
-    receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
     timeout: Annotated[
         Seconds, _within("visibility_timeout_ms", "{} seconds from now; 0 makes the messages active at once.", low=0)
     ]
 
 
-class Release(Request, frozen=True, kw_only=True):
+class Release(HandleRequest, frozen=True, kw_only=True):
     """A received message to make active again at once."""
 
-    receipt_handle: ReceiptHandleText
     count_receive: Annotated[bool, Meta(description="True if this receive stays counted.")] = True
 
 
-class Releases(Request, frozen=True, kw_only=True):
+class Releases(HandlesRequest, frozen=True, kw_only=True):
     """Received messages to make active again at once."""
 
-    receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
     count_receive: Annotated[bool, Meta(description="True if these receives stay counted.")] = True
 
 
-class Reject(Request, frozen=True, kw_only=True):
+class Reject(HandleRequest, frozen=True, kw_only=True):
     """A received message to move to the dead-letter queue."""
 
-    receipt_handle: ReceiptHandleText
     reason: Reason = ""
 
 
-class Rejects(Request, frozen=True, kw_only=True):
+class Rejects(HandlesRequest, frozen=True, kw_only=True):
     """Received messages to move to the dead-letter queue."""
 
-    receipt_handles: Annotated[list[ReceiptHandleText], Meta(min_length=1, max_length=MAX_BATCH)]
     reason: Reason = ""
 
 
 # ---------------------------------------------------------------- rewind and redrive
-
-
-class Rewind(Request, frozen=True, kw_only=True):
-    """The start of a rewind; exactly one of `time` and `ago`."""
-
-    time: Moment | None = None
-    ago: Annotated[Seconds | None, Meta(description="How many seconds ago, by the clock of the server.")] = None
-    strict: Annotated[bool, Meta(description="Refuse a time before the window; false = use the nearest time.")] = True
 
 
 class RewindPreviewQuery(Request, frozen=True, kw_only=True):
@@ -233,6 +224,12 @@ class RewindPreviewQuery(Request, frozen=True, kw_only=True):
 
     time: Moment | None = None
     ago: Annotated[Seconds | None, Meta(description="How many seconds ago, by the clock of the server.")] = None
+
+
+class Rewind(RewindPreviewQuery, frozen=True, kw_only=True):
+    """The start of a rewind; exactly one of `time` and `ago`."""
+
+    strict: Annotated[bool, Meta(description="Refuse a time before the window; false = use the nearest time.")] = True
 
 
 class StartRedrive(Request, frozen=True, kw_only=True):
@@ -245,15 +242,8 @@ class StartRedrive(Request, frozen=True, kw_only=True):
 # ---------------------------------------------------------------- transactions
 
 
-class NewHalfMessage(Request, frozen=True, kw_only=True):
+class NewHalfMessage(Content, frozen=True, kw_only=True):
     """A half message: stored, and not delivered before its commit."""
-
-    body: Body
-    encoding: Encoding = "utf-8"
-    headers: Headers = {}
-    dedup_id: Annotated[
-        DedupId | None, Meta(description="The producer's own name of the message; in place of `Idempotency-Key`.")
-    ] = None
 
 
 class SendHalfMessage(NewHalfMessage, frozen=True, kw_only=True):
@@ -316,12 +306,9 @@ class TopicAttributes(with_attributes(Request, TOPIC), frozen=True, kw_only=True
     """Attributes of a new topic."""
 
 
-class PublishMessage(Request, frozen=True, kw_only=True):
+class PublishMessage(Content, frozen=True, kw_only=True):
     """A message for each subscription that matches now."""
 
-    body: Body
-    encoding: Encoding = "utf-8"
-    headers: Headers = {}
     tags: Annotated[
         Annotated[list[Tag], Meta(max_length=10)] | None,
         Meta(description="On a tag topic, up to 10 tags of 1-16 characters without commas."),
@@ -329,9 +316,6 @@ class PublishMessage(Request, frozen=True, kw_only=True):
     routing_key: Annotated[
         Annotated[str, Meta(max_length=64)] | None,
         Meta(description="On a routing topic, 1-64 bytes with at most 15 dots; required there."),
-    ] = None
-    dedup_id: Annotated[
-        DedupId | None, Meta(description="The producer's own name of the message; in place of `Idempotency-Key`.")
     ] = None
 
 
@@ -457,12 +441,10 @@ class NewKeyRequest(Request, frozen=True, kw_only=True):
     names: Annotated[NamePatterns | None, Meta(description="null = every name.")] = None
 
 
-class ImportKey(Request, frozen=True, kw_only=True):
+class ImportKey(NewKeyRequest, frozen=True, kw_only=True):
     """The secret and the permissions of a key pair that programs use already."""
 
     secret_key: Annotated[str, Meta(max_length=128, description="16-128 printable ASCII characters without spaces.")]
-    roles: Annotated[Roles | None, Meta(description="null = every role but `gateway`.")] = None
-    names: Annotated[NamePatterns | None, Meta(description="null = every name.")] = None
 
     def __repr__(self) -> str:
         return f"ImportKey(secret_key=..., roles={self.roles}, names={self.names})"
