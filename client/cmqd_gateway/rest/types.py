@@ -236,7 +236,13 @@ class StartRedrive(Request, frozen=True, kw_only=True):
     """The target of a redrive."""
 
     target: Annotated[str | None, Meta(description="Name of a queue; null = the origin of each message.")] = None
-    max_per_second: Annotated[Count | None, Meta(description="Limit in messages per second; null = no limit.")] = None
+    max_per_second: Annotated[
+        Count | None,
+        Meta(
+            description="Limit in messages per second, 1-1,000,000; null = no limit.",
+            extra_json_schema=_range(1, 1_000_000),
+        ),
+    ] = None
 
 
 # ---------------------------------------------------------------- transactions

@@ -105,6 +105,7 @@ HANDLE = {"receipt_handle": "1"}
         ("change_visibility", "ChangeVisibility", HANDLE, "timeout", 0, 43_200),
         ("change_visibilities", "ChangeVisibilities", {"receipt_handles": ["1"]}, "timeout", 0, 43_200),
         ("send_half_message", "SendHalfMessage", {"body": "x"}, "first_check", 1, 3_600),
+        ("start_redrive", "StartRedrive", {}, "max_per_second", 1, 1_000_000),
     ],
 )
 async def test_ranges_of_requests_are_those_of_the_broker(
@@ -115,7 +116,7 @@ async def test_ranges_of_requests_are_those_of_the_broker(
     assert (described["minimum"], described["maximum"]) == (lowest, highest)
 
     await rest.ok("create_queue", queue="halves", body={"transactional": True})
-    step = 1 if field == "max_messages" else 0.001
+    step = 1 if field.startswith("max_") else 0.001
     for outside in [highest + step, *([lowest - step] if lowest > 0 else [])]:
         problem = await rest.refused(operation, queue="halves", body={**needed, field: outside})
         assert (problem.status, problem.field) == (400, field)

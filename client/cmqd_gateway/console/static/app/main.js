@@ -41,7 +41,7 @@ export function update() {
 
 function draw() {
   if (session.state === 'unknown') {
-    render(html`<main class="start" aria-busy="true"><p>${isAway ? t('shell.away') : t('shell.starting')}</p></main>`, root);
+    render(html`<main class="start" aria-busy="true"><p>${isAway ? t('shell.away') : t('ui.loading')}</p></main>`, root);
     return;
   }
   const content = drawPage();

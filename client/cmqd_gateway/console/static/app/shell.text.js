@@ -1,5 +1,4 @@
 export default {
-  'shell.starting': ['Loading …', '加载中…'],
   'shell.connected': ['Connected', '已连接'],
   'shell.away': ['Broker away', '服务不可达'],
   'shell.away-text': [

@@ -1,7 +1,7 @@
 /**
  * Texts of the console in English and Chinese.
  *
- * A file of texts exports `{'queues.title': ['Queues', '队列'], ...}`: each entry has both languages, so no text can lack
+ * A file of texts exports `{'ui.queues': ['Queues', '队列'], ...}`: each entry has both languages, so no text can lack
  * its translation. An entry with numbers may be a function of the values: `({ n }) => ...`.
  */
 

@@ -107,8 +107,8 @@ export function page({ update, signal, every }) {
         [t('schedules.last-fired'), info.last_fired_time === null ? t('schedules.never') : time(info.last_fired_time)],
         info.last_message_id === null ? null : [t('schedules.last-message'), copyValue(info.last_message_id)],
         info.last_error === null ? null : [t('schedules.last-error'), html`${visible(info.last_error)} <span class="soft">${time(info.last_error_time)}</span>`],
-        info.create_time === null ? null : [t('schedules.created'), time(info.create_time)],
-        info.modify_time === null ? null : [t('schedules.modified'), time(info.modify_time)],
+        info.create_time === null ? null : [t('ui.created'), time(info.create_time)],
+        info.modify_time === null ? null : [t('ui.changed'), time(info.modify_time)],
       ])}
       ${headersView(info.headers)}
       ${bodyView({ state: body, update, label: `${t('schedules.body')} ${name}` })}
@@ -127,7 +127,7 @@ export function page({ update, signal, every }) {
     const isDone = await confirmAction({
       title: t('schedules.delete-title', { name }),
       text: t('schedules.delete-text'),
-      button: t('schedules.delete'),
+      button: t('ui.delete'),
       name,
       signal,
       action: () => api.delete(`/schedules/${segment(name)}`),
@@ -183,13 +183,13 @@ export function page({ update, signal, every }) {
         rowKey: ({ name }) => name,
         empty: html`<p class="loading">${t('schedules.none-found')}</p>`,
         columns: [
-          { title: t('schedules.name'), cell: nameCell },
-          { title: t('schedules.queue'), cell: queueCell },
+          { title: t('ui.name'), cell: nameCell },
+          { title: t('ui.queue'), cell: queueCell },
           { title: t('schedules.cron'), cell: ({ cron, zone }) => html`<span><code>${cron}</code> <span class="soft">${zone}</span></span>` },
           { title: t('schedules.next'), cell: nextCell },
-          { title: t('schedules.state'), cell: stateCell },
+          { title: t('ui.state'), cell: stateCell },
           { title: t('schedules.missed'), align: 'end', cell: ({ missed, last_error: why }) => html`<span title=${why ?? nothing}>${count(missed)}</span>` },
-          ...(can('manage') ? [{ title: t('schedules.actions'), cell: actionsCell, isActions: true }] : []),
+          ...(can('manage') ? [{ title: t('ui.actions'), cell: actionsCell, isActions: true }] : []),
         ],
         detail: ({ name }) => (state.opened.has(name) ? detailView(name) : nothing),
       })}
@@ -217,10 +217,10 @@ export function page({ update, signal, every }) {
     const hidden = html`<span class="visually-hidden"> ${schedule.name}</span>`;
     return html`<span class="row-actions">
       <button class="small" @click=${() => setPaused(schedule)}>
-        ${icon(schedule.paused ? 'play' : 'pause')}${schedule.paused ? t('schedules.resume') : t('schedules.pause')}${hidden}</button
+        ${icon(schedule.paused ? 'play' : 'pause')}${schedule.paused ? t('ui.resume') : t('ui.pause')}${hidden}</button
       >
-      <button class="small" @click=${() => edit(schedule)}>${t('schedules.edit')}${hidden}</button>
-      <button class="small" @click=${() => remove(schedule)}>${t('schedules.delete')}${hidden}</button>
+      <button class="small" @click=${() => edit(schedule)}>${t('ui.edit')}${hidden}</button>
+      <button class="small" @click=${() => remove(schedule)}>${t('ui.delete')}${hidden}</button>
     </span>`;
   }
 
@@ -276,8 +276,8 @@ function openScheduleDialog({ schedule, signal }) {
     fields: (form) => html`<div class="fields">
         ${schedule
           ? nothing
-          : textField({ form, name: 'schedule', label: t('schedules.name'), hint: t('schedules.name-text'), required: true, maxlength: 64 })}
-        ${textField({ form, name: 'queue', label: t('schedules.queue'), hint: t('schedules.queue-text'), required: true, maxlength: 64 })}
+          : textField({ form, name: 'schedule', label: t('ui.name'), hint: t('schedules.name-text'), required: true, maxlength: 64 })}
+        ${textField({ form, name: 'queue', label: t('ui.queue'), hint: t('schedules.queue-text'), required: true, maxlength: 64 })}
         ${textField({ form, name: 'zone', label: t('schedules.zone'), hint: t('schedules.zone-text'), required: true })}
       </div>
       ${textField({

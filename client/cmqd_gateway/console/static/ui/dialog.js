@@ -35,12 +35,8 @@ export function openDialog({ title, body, signal, wide = false, isKept = false, 
     result = value;
     element.close();
   };
-  let isAsking = false;
+  // No flag of an open question, which has the focus: the flag would swallow a key between its answer and the event `close`.
   const leave = async () => {
-    if (isAsking) {
-      return;
-    }
-    isAsking = true;
     const isLeft =
       !isTyped() ||
       (await confirmAction({
@@ -50,7 +46,6 @@ export function openDialog({ title, body, signal, wide = false, isKept = false, 
         action: async () => {},
         signal,
       }));
-    isAsking = false;
     if (isLeft) {
       close();
     }

@@ -11,8 +11,8 @@ export const headersField = (form) =>
   areaField({ form, name: 'headers', label: t('ui.headers'), hint: t('ui.headers-hint'), rows: 2, code: true });
 
 /** Return the field of the dedup id. */
-export const dedupField = (form) =>
-  textField({ form, name: 'dedup_id', label: t('ui.dedup'), hint: t('ui.dedup-hint'), maxlength: 64 });
+export const dedupField = (form, { maxLength } = {}) =>
+  textField({ form, name: 'dedup_id', label: t('ui.dedup'), hint: t('ui.dedup-hint'), maxlength: maxLength });
 
 /** Return headers as typed: `[{ line, header, value }]`; `header` is null for a line without a colon. */
 function headerLines(text) {

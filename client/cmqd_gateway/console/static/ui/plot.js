@@ -24,9 +24,14 @@ const STEPS = {
   bytes: Array.from({ length: 52 }, (_, power) => 2 ** power),
 };
 
-/** The colour of a token, such as `accent` or `state-active`. */
+/** The colour of a token, such as `accent` or `state-active`. A canvas knows no tokens, and an element resolves them. */
 function colour(token) {
-  return getComputedStyle(document.documentElement).getPropertyValue(`--${token}`).trim();
+  const probe = document.createElement('i');
+  probe.style.color = `var(--${token})`;
+  document.body.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
 }
 
 /** A plot of a page; `close` when the page is left. */
@@ -141,7 +146,7 @@ export class Plot {
     return html`<div class="plot-table" tabindex="0" role="group" aria-label=${this.title()}>
       <table>
         <thead>
-          <tr><th scope="col">${t('plot.time')}</th>${this.series.map((series) => html`<th scope="col" class="end">${series.title()}</th>`)}</tr>
+          <tr><th scope="col">${t('ui.time')}</th>${this.series.map((series) => html`<th scope="col" class="end">${series.title()}</th>`)}</tr>
         </thead>
         <tbody>
           ${rows.map(

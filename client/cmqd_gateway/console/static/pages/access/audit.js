@@ -195,7 +195,7 @@ export function page({ query, update, signal, every }) {
       ),
     ])}
     ${state.accounts.length > 1 && state.accounts.length <= MAX_CHOICES
-      ? choice('account', t('audit.account'), [
+      ? choice('account', t('ui.account'), [
           option(state.account, '', t('audit.every-account')),
           ...state.accounts.map((account) => option(state.account, account, account)),
         ])
@@ -210,7 +210,7 @@ export function page({ query, update, signal, every }) {
 
   const columns = () => [
     {
-      title: t('audit.time'),
+      title: t('ui.time'),
       cell: (row) => html`<span class="nowrap" title=${relativeTime(row.time)}>${time(row.time)}</span>`,
     },
     {
@@ -219,8 +219,8 @@ export function page({ query, update, signal, every }) {
     },
     { title: t('audit.object'), cell: object },
     { title: t('audit.changes'), cell: (row) => (row.changes ? html`<code class="words">${row.changes}</code>` : html`<span class="soft">–</span>`) },
-    { title: t('audit.key'), cell: key },
-    { title: t('audit.peer'), cell: (row) => html`<span><code class="nowrap">${row.peer}</code> <span class="soft nowrap">${row.product}</span></span>` },
+    { title: t('ui.key'), cell: key },
+    { title: t('ui.address'), cell: (row) => html`<span><code class="nowrap">${row.peer}</code> <span class="soft nowrap">${row.product}</span></span>` },
   ];
 
   function object(row) {
@@ -240,7 +240,7 @@ export function page({ query, update, signal, every }) {
         class="quiet small id" title=${t('audit.of-key', { key: row.secret_id })}
         @click=${() => seek({ search: row.secret_id })}
       ><code class="short-id">${row.secret_id}</code></button>
-      ${isOwn ? html`<span class="soft nowrap">${t('audit.this-key')}</span>` : nothing}
+      ${isOwn ? html`<span class="soft nowrap">${t('ui.this-key')}</span>` : nothing}
       ${row.by_account !== row.account
         ? html`<span class="soft nowrap">${t('audit.by-admin', { account: row.by_account })}</span>`
         : nothing}</span>`;

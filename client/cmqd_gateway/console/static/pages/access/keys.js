@@ -115,7 +115,7 @@ export function page({ query, update, signal, every }) {
     const isDone = await confirmAction({
       title: t('keys.delete-title', { key: key.secret_id }),
       text: warning(t('keys.delete-text'), key),
-      button: t('keys.delete'),
+      button: t('ui.delete'),
       name: key.secret_id,
       signal,
       action: () => end(key, api.delete(`/keys/${segment(key.secret_id)}`, { query: of })),
@@ -151,11 +151,11 @@ export function page({ query, update, signal, every }) {
 
   const columns = () => [
     {
-      title: t('keys.id'),
-      cell: (key) => html`<span>${copyValue(key.secret_id)} ${isOwn(key) ? badge(t('keys.this-key')) : nothing}</span>`,
+      title: t('ui.key'),
+      cell: (key) => html`<span>${copyValue(key.secret_id)} ${isOwn(key) ? badge(t('ui.this-key')) : nothing}</span>`,
     },
     {
-      title: t('keys.state'),
+      title: t('ui.state'),
       cell: (key) => (key.enabled ? badge(t('keys.enabled'), 'good') : badge(t('keys.disabled'), 'warning')),
     },
     {
@@ -170,10 +170,10 @@ export function page({ query, update, signal, every }) {
         key.names.includes('*') ? html`<span class="soft">${t('keys.every-name')}</span>` : html`<code class="patterns">${key.names.join(' ')}</code>`,
     },
     {
-      title: t('keys.created'),
+      title: t('ui.created'),
       cell: (key) => html`<span class="nowrap" title=${time(key.create_time)}>${relativeTime(key.create_time)}</span>`,
     },
-    { title: t('keys.actions'), align: 'end', cell: actions, isActions: true },
+    { title: t('ui.actions'), align: 'end', cell: actions, isActions: true },
   ];
 
   function actions(key) {
@@ -184,7 +184,7 @@ export function page({ query, update, signal, every }) {
       <button class="quiet small" @click=${() => setEnabled(key, !key.enabled)}>
         ${key.enabled ? t('keys.disable') : t('keys.enable')}${named}
       </button>
-      <button class="quiet small" @click=${() => remove(key)}>${t('keys.delete')}${named}</button>
+      <button class="quiet small" @click=${() => remove(key)}>${t('ui.delete')}${named}</button>
     </span>`;
   }
 

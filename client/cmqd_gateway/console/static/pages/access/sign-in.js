@@ -53,7 +53,7 @@ export function page({ update, signedIn }) {
             onInput: split,
           })}
           ${secretField({ form, name: 'secret_key', label: t('sign-in.secret'), required: true })}
-          ${form.submitButton(t('sign-in.button'))}
+          ${form.submitButton(t('sign-in.title'))}
         </form>
         <p class="hint">${t('sign-in.link')}</p>
         ${copyBlock('cmq console --open')}

@@ -3,7 +3,6 @@ export default {
   'sign-in.id': ['Secret id', '密钥 SecretId'],
   'sign-in.id-hint': ['The pair SECRET_ID:SECRET_KEY can be pasted here.', '也可以在此粘贴 SECRET_ID:SECRET_KEY。'],
   'sign-in.secret': ['Secret key', '密钥 SecretKey'],
-  'sign-in.button': ['Sign in', '登录'],
   'sign-in.wrong': ['There is no such key pair, or the key is disabled.', '密钥不存在、不匹配或已被禁用。'],
   'sign-in.link': ['Or sign in without typing, from the machine of the broker:', '或者在服务所在的机器上执行命令，免输入登录：'],
   'sign-in.where': [

@@ -3,6 +3,7 @@
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { api, segment } from '../../app/api.js';
 import { count, rate, relativeTime, time, visible } from '../../app/format.js';
+import { limits, rangeOf } from '../../app/limits.js';
 import { href } from '../../app/router.js';
 import { can } from '../../app/session.js';
 import { addTexts, hasText, t } from '../../app/text.js';
@@ -28,7 +29,6 @@ const PROGRESS_MS = 1_000;
 const PAGE_MESSAGES = 20;
 const NO_ORIGIN = '(no origin)';
 const TARGET_FULL = /^target full: (.*)$/;
-const RATES = { minimum: 1, maximum: 1_000_000 };
 
 export function page({ query, update, signal, every }) {
   const choice = createQueueChoice({
@@ -38,12 +38,12 @@ export function page({ query, update, signal, every }) {
     selection: 'dead_letter_queues',
     sort: 'active',
     keys: {
-      label: 'dead-letters.title', queue: 'dead-letters.queue', search: 'dead-letters.search', none: 'dead-letters.none-found',
+      label: 'ui.dead-letters', queue: 'dead-letters.queue', search: 'dead-letters.search', none: 'dead-letters.none-found',
     },
     columns: () => [
       { title: t('dead-letters.count'), align: 'end', cell: (queue) => count(waitingIn(queue.counts)) },
       { title: t('dead-letters.in-flight'), align: 'end', cell: (queue) => count(queue.counts.in_flight) },
-      { title: t('dead-letters.oldest'), cell: (queue) => moment(queue.oldest_message_time) },
+      { title: t('ui.oldest'), cell: (queue) => moment(queue.oldest_message_time) },
     ],
     createDetail: (name) => createDetail({ name, update, signal, onChange: () => choice.load() }),
   });
@@ -63,15 +63,15 @@ export function page({ query, update, signal, every }) {
   });
 
   function view() {
-    const actions = html`<button @click=${loadAll}>${icon('refresh')}${t('dead-letters.refresh')}</button>`;
+    const actions = html`<button @click=${loadAll}>${icon('refresh')}${t('ui.refresh')}</button>`;
     return html`<div class="page listed">
-      ${pageHead({ title: t('dead-letters.title'), actions })} ${problem(choice.error)}
+      ${pageHead({ title: t('ui.dead-letters'), actions })} ${problem(choice.error)}
       ${choice.isEmpty ? emptyView() : choice.view()}
       ${choice.detail ? choice.detail.view() : nothing}
     </div>`;
   }
 
-  return { title: () => t('dead-letters.title'), view };
+  return { title: () => t('ui.dead-letters'), view };
 }
 
 function waitingIn({ active, in_flight: inFlight, delayed }) {
@@ -157,6 +157,7 @@ function createDetail({ name, update, signal, onChange }) {
   // ------------------------------------------------------------------ redrive
 
   async function start() {
+    const { max_per_second: rates } = await limits('StartRedrive');
     const isStarted = await formDialog({
       title: `${t('dead-letters.start')}: ${name}`,
       signal,
@@ -168,9 +169,9 @@ function createDetail({ name, update, signal, onChange }) {
           label: t('dead-letters.to'),
           options: ['origin', 'target'].map((value) => ({ value, label: t(`dead-letters.to.${value}`) })),
         })}
-        ${form.values.to === 'target' ? textField({ form, name: 'target', label: t('dead-letters.target'), required: true }) : nothing}
+        ${form.values.to === 'target' ? textField({ form, name: 'target', label: t('ui.queue'), required: true }) : nothing}
         ${numberField({
-          form, name: 'max_per_second', label: t('dead-letters.rate'), hint: t('dead-letters.rate-text'), required: false, ...RATES,
+          form, name: 'max_per_second', label: t('dead-letters.rate'), hint: t('dead-letters.rate-text'), required: false, ...rangeOf(rates),
         })}`,
       button: t('dead-letters.start'),
       async submit({ to, target, ...asked }) {
@@ -275,12 +276,12 @@ function createDetail({ name, update, signal, onChange }) {
               rows: messages,
               rowKey: (message) => message.id,
               columns: [
-                { title: t('dead-letters.message'), cell: openButton },
+                { title: t('ui.message'), cell: openButton },
                 { title: t('dead-letters.origin'), cell: ({ origin }) => originView(origin) },
-                { title: t('dead-letters.reason'), cell: ({ origin }) => reasonView(origin) },
-                { title: t('dead-letters.body'), cell: (message) => previewOf(message.content) },
+                { title: t('ui.reason'), cell: ({ origin }) => reasonView(origin) },
+                { title: t('ui.body'), cell: (message) => previewOf(message.content) },
                 { title: t('dead-letters.moved'), cell: (message) => moment(message.enqueue_time) },
-                { title: t('dead-letters.state'), cell: (message) => stateBadge(message.state) },
+                { title: t('ui.state'), cell: (message) => stateBadge(message.state) },
               ],
               detail: (message) => (state.opened.has(message.id) ? messageView(message) : nothing),
             })}
@@ -297,7 +298,7 @@ function createDetail({ name, update, signal, onChange }) {
   function messageView(message) {
     return html`<div class="message">
       ${messageFacts(message)}
-      ${bodyView({ state: state.opened.get(message.id), update, label: `${t('dead-letters.body')} ${message.id}` })}
+      ${bodyView({ state: state.opened.get(message.id), update, label: `${t('ui.body')} ${message.id}` })}
     </div>`;
   }
 

@@ -146,7 +146,7 @@ export function createBrowser({ name, path, query, update, signal }) {
       ${pages()}
     `,
       {
-        actions: html`<button class="small" aria-busy=${state.isLoading} @click=${load}>${icon('refresh')}${t('queue.refresh')}</button>`,
+        actions: html`<button class="small" aria-busy=${state.isLoading} @click=${load}>${icon('refresh')}${t('ui.refresh')}</button>`,
       },
     )}</div>`;
   }
@@ -207,11 +207,11 @@ export function createBrowser({ name, path, query, update, signal }) {
       rows,
       rowKey: ({ message }) => message.id,
       columns: [
-        { name: 'id', title: t('queue.message'), cell: ({ message }) => openButton(message) },
-        { name: 'state', title: t('queue.state'), cell: ({ message }) => stateBadge(message.state) },
+        { name: 'id', title: t('ui.message'), cell: ({ message }) => openButton(message) },
+        { name: 'state', title: t('ui.state'), cell: ({ message }) => stateBadge(message.state) },
         {
           name: 'body',
-          title: t('queue.body'),
+          title: t('ui.body'),
           cell: ({ message, ranges }) => excerpt(message.content, ranges),
         },
         { name: 'sent', title: t('queue.sent'), cell: ({ message }) => moment(message.enqueue_time) },
@@ -233,7 +233,7 @@ export function createBrowser({ name, path, query, update, signal }) {
   }
 
   function detailView(message) {
-    const label = `${t('queue.body')} ${message.id}`;
+    const label = `${t('ui.body')} ${message.id}`;
     return html`<div class="message-full">
       ${messageFacts(message)} ${bodyView({ state: state.opened.get(message.id), update, label })}
     </div>`;

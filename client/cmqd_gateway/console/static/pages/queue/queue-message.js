@@ -19,18 +19,18 @@ export function previewOf(content) {
 /** Return the facts of a message and its headers. */
 export function messageFacts(message) {
   return html`${factList([
-    [t('queue.message'), copyValue(message.id)],
+    [t('ui.message'), copyValue(message.id)],
     [t('queue.sent'), time(message.enqueue_time)],
     message.visible_time ? [t('queue.visible'), time(message.visible_time)] : null,
     message.first_receive_time ? [t('queue.first-receive'), time(message.first_receive_time)] : null,
     [t('queue.receives'), count(message.receive_count)],
-    message.origin ? [t('queue.origin'), originView(message.origin)] : null,
+    message.origin ? [t('ui.origin'), originView(message.origin)] : null,
     message.origin?.rejection ? [t('queue.rejection'), visible(message.origin.rejection)] : null,
     message.copy_of ? [t('queue.copy-of'), copyView(message.copy_of)] : null,
-    message.copy_of?.tags.length > 0 ? [t('queue.tags'), visible(message.copy_of.tags.join(', '))] : null,
-    message.copy_of?.routing_key ? [t('queue.routing-key'), visible(message.copy_of.routing_key)] : null,
+    message.copy_of?.tags.length > 0 ? [t('ui.tags'), visible(message.copy_of.tags.join(', '))] : null,
+    message.copy_of?.routing_key ? [t('ui.routing-key'), visible(message.copy_of.routing_key)] : null,
     Object.keys(message.headers).length === 0
-      ? [t('ui.headers'), html`<span class="soft">${t('queue.no-headers')}</span>`]
+      ? [t('ui.headers'), html`<span class="soft">${t('ui.none')}</span>`]
       : null,
   ])}
     ${headersView(message.headers)}`;

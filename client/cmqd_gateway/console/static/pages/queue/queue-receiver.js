@@ -36,8 +36,7 @@ export function createReceiver({ path, update, signal, onChange }) {
     const ranges = await limits('ReceiveMessages');
     let isEmpty = false;
     const ending = new AbortController();
-    const lengthField = (form, name, key) =>
-      durationField({ form, name, label: t(`queue.${key}`), hint: t(`queue.${key}-text`), ...rangeOf(ranges[name]) });
+    const lengthField = (form, name, label, hint) => durationField({ form, name, label, hint, ...rangeOf(ranges[name]) });
     await formDialog({
       title: t('queue.receive'),
       signal,
@@ -47,7 +46,8 @@ export function createReceiver({ path, update, signal, onChange }) {
       fields: (form) => html`${notice('info', t('queue.receive-text'))}
         <div class="fields">
           ${numberField({ form, name: 'max_messages', label: t('queue.max-messages'), ...rangeOf(ranges.max_messages) })}
-          ${lengthField(form, 'wait', 'wait')} ${lengthField(form, 'visibility_timeout', 'visibility')}
+          ${lengthField(form, 'wait', t('queue.wait'), t('queue.wait-text'))}
+          ${lengthField(form, 'visibility_timeout', t('queue.visibility'), t('queue.visibility-text'))}
         </div>
         <p role="status">${form.isBusy ? t('queue.receiving') : isEmpty ? t('queue.received-none') : nothing}</p>`,
       button: t('queue.receive-button'),
@@ -142,7 +142,7 @@ export function createReceiver({ path, update, signal, onChange }) {
         textField({
           form,
           name: 'reason',
-          label: t('queue.reason'),
+          label: t('ui.reason'),
           hint: t('queue.reason-text', { queue }),
           maxlength: limit.maxLength,
         }),
@@ -182,14 +182,14 @@ export function createReceiver({ path, update, signal, onChange }) {
         columns: [
           {
             name: 'id',
-            title: t('queue.message'),
+            title: t('ui.message'),
             cell: (
               held,
             ) => html`<button class="quiet small open-message" aria-expanded=${held.opened !== null} @click=${() => toggle(held)}>
               ${icon('right')}<code>${held.message.id}</code>
             </button>`,
           },
-          { name: 'body', title: t('queue.body'), cell: (held) => previewOf(held.content) },
+          { name: 'body', title: t('ui.body'), cell: (held) => previewOf(held.content) },
           { name: 'lease', title: t('queue.lease'), cell: leaseView },
           { name: 'actions', title: '', cell: (held) => actions(held, attributes) },
         ],
@@ -208,7 +208,7 @@ export function createReceiver({ path, update, signal, onChange }) {
     }
     const target = attributes.dead_letter_queue;
     return html`<div class="actions">
-      ${button(t('queue.delete-message'), () => remove(held))}
+      ${button(t('ui.delete'), () => remove(held))}
       ${button(t('queue.hand-back'), () => handBack(held))}
       ${button(t('queue.extend'), () => extend(held, attributes))}
       ${target ? button(t('queue.dead-letter'), () => deadLetter(held, target)) : nothing}
@@ -218,7 +218,7 @@ export function createReceiver({ path, update, signal, onChange }) {
   function detailView(held) {
     return html`<div class="message-full">
       ${messageFacts(held.message)} ${factList([[t('queue.receipt-handle'), copyValue(held.message.receipt_handle)]])}
-      ${bodyView({ state: held.opened, update, label: `${t('queue.body')} ${held.message.id}` })}
+      ${bodyView({ state: held.opened, update, label: `${t('ui.body')} ${held.message.id}` })}
     </div>`;
   }
 

@@ -24,7 +24,7 @@ export async function openSendDialog({ name, path, attributes, signal }) {
     values: { kind: 'text', body: '', headers: '', delay: null, dedup_id: '', half: false, first_check: null },
     isTyped: (values) => values.body !== '' || values.headers !== '' || file !== null,
     check: (values) => ({ ...bodyFault(values, file, attributes), ...headersFault(values.headers) }),
-    fields: (form) => html`<div class="choice" role="group" aria-label=${t('queue.body-kind')}>
+    fields: (form) => html`<div class="choice" role="group" aria-label=${t('ui.body')}>
         ${['text', 'file'].map(
           (kind) => html`<button type="button" class="small" aria-pressed=${form.values.kind === kind} @click=${() => form.set('kind', kind)}>
             ${t(`queue.kind.${kind}`)}
@@ -32,7 +32,7 @@ export async function openSendDialog({ name, path, attributes, signal }) {
         )}
       </div>
       ${form.values.kind === 'text' ? bodyField(form) : fileField(form)} ${headersField(form)}
-      <div class="fields">${form.values.half ? nothing : delayField(form)} ${dedupField(form)}</div>
+      <div class="fields">${form.values.half ? nothing : delayField(form)} ${dedupField(form, ranges.dedup_id)}</div>
       ${attributes.transactional ? halfFields(form) : nothing}`,
     button: t('queue.send-button'),
     async submit(values) {
@@ -53,7 +53,7 @@ export async function openSendDialog({ name, path, attributes, signal }) {
   function bodyField(form) {
     const size = bytes(new TextEncoder().encode(form.values.body).length);
     const hint = t('queue.size-of', { size, limit: bytes(attributes.max_message_bytes) });
-    return areaField({ form, name: 'body', label: t('queue.body'), hint, rows: 7, code: true });
+    return areaField({ form, name: 'body', label: t('ui.body'), hint, rows: 7, code: true });
   }
 
   function fileField(form) {

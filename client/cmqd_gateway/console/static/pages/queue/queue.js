@@ -186,7 +186,7 @@ export function page({ params, query, update, signal, every }) {
   }
 
   function view() {
-    const crumbs = [{ text: t('queue.crumb'), href: href('queues') }];
+    const crumbs = [{ text: t('ui.queues'), href: href('queues') }];
     if (state.isMissing) {
       return html`<div class="page">
         ${pageHead({ title: name, crumbs })}
@@ -232,7 +232,7 @@ export function page({ params, query, update, signal, every }) {
 }
 
 function ageView({ oldest_message_time: oldest }) {
-  return html`<p class="soft">${t('queue.oldest')}: ${moment(oldest, t('queue.oldest-none'))}</p>`;
+  return html`<p class="soft">${t('queue.oldest')}: ${moment(oldest, t('ui.none'))}</p>`;
 }
 
 /** Where dead letters of the queue go, and from which queues they come. */
@@ -246,7 +246,7 @@ function deadLetterCard(attributes, sources) {
       ? t('queue.dead-letters-rule-receives', { count: count(attributes.dead_letter_max_receives) })
       : t('queue.dead-letters-rule-age', { time: duration(attributes.dead_letter_after) });
   return card(
-    t('queue.dead-letters'),
+    t('ui.dead-letters'),
     factList([
       target ? [t('queue.dead-letters-to'), html`${queueLink(target)}, ${rule}`] : null,
       sources.length > 0
@@ -275,8 +275,8 @@ function attributeList({ attributes, id, create_time: created, modify_time: modi
     (attributes.auto_delete_after > 0 || name !== 'auto_delete_only_empty');
   return factList([
     ...Object.keys(declared).filter(isShown).map((name) => attributeFact(declared, name, attributes[name])),
-    [t('queue.created'), created === null ? '–' : time(created)],
-    [t('queue.modified'), modified === null ? '–' : time(modified)],
+    [t('ui.created'), created === null ? '–' : time(created)],
+    [t('ui.changed'), modified === null ? '–' : time(modified)],
     [t('queue.id'), html`<code>${id}</code>`],
   ]);
 }

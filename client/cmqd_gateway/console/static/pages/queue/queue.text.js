@@ -1,5 +1,4 @@
 export default {
-  'queue.crumb': ['Queues', '队列'],
   'queue.missing': ['There is no queue {queue}', '队列 {queue} 不存在'],
   'queue.missing-text': [
     'The queue was deleted, or the name differs. Names distinguish upper and lower case.',
@@ -15,11 +14,9 @@ export default {
   'queue.rewind': ['Rewind', '消息回溯'],
   'queue.purge': ['Purge', '清空消息'],
   'queue.delete': ['Delete queue', '删除队列'],
-  'queue.refresh': ['Refresh', '刷新'],
 
   'queue.life': ['Life of a message', '消息生命周期'],
   'queue.oldest': ['Oldest message', '最早消息'],
-  'queue.oldest-none': ['none', '无'],
 
   'queue.messages': ['Messages', '消息'],
   'queue.browse-text': [
@@ -59,16 +56,11 @@ export default {
     'The messages of this part of the queue have other states, or are gone. The next page goes on.',
     '这一段的消息状态不同或已移除，请继续查看下一页。',
   ],
-  'queue.message': ['Message', '消息'],
-  'queue.state': ['State', '状态'],
-  'queue.body': ['Body', '消息体'],
   'queue.empty-body': ['(empty)', '（空）'],
   'queue.sent': ['Sent', '发送时间'],
   'queue.receives': ['Receives', '接收次数'],
   'queue.visible': ['Active', '可接收时间'],
   'queue.first-receive': ['First received', '首次接收时间'],
-  'queue.no-headers': ['none', '无'],
-  'queue.origin': ['Origin', '来源'],
   'queue.origin-text': [
     '{queue}, message {id}, sent {time}, {receives} receives: {reason}',
     '{queue}，消息 {id}，发送于 {time}，接收 {receives} 次：{reason}',
@@ -80,8 +72,6 @@ export default {
   'queue.rejection': ['Reason given', '拒绝原因'],
   'queue.copy-of': ['Published to', '来自主题'],
   'queue.copy-of-text': ['{topic}, subscription {subscription}, {time}', '{topic}，订阅 {subscription}，{time}'],
-  'queue.tags': ['Tags', '标签'],
-  'queue.routing-key': ['Routing key', '路由键'],
   'queue.find': ['Find in the bodies below', '在下列消息体中查找'],
   'queue.found': [
     ({ messages, all, matches }) => `${messages} of ${all} messages, ${matches} matches`,
@@ -91,7 +81,6 @@ export default {
 
   'queue.kind.text': ['As text', '输入文本'],
   'queue.kind.file': ['From a file', '选择文件'],
-  'queue.body-kind': ['Body', '消息体'],
   'queue.file': ['File', '文件'],
   'queue.no-file': ['Choose a file.', '请选择文件。'],
   'queue.too-large': [
@@ -135,7 +124,6 @@ export default {
   'queue.lease-left': ['{time} left', '剩余 {time}'],
   'queue.lease-over': ['over: active again', '已结束，消息重新可接收'],
   'queue.receipt-handle': ['Receipt handle', '接收句柄'],
-  'queue.delete-message': ['Delete', '删除'],
   'queue.hand-back': ['Hand back', '归还'],
   'queue.extend': ['Extend', '延长'],
   'queue.dead-letter': ['Dead-letter', '转入死信'],
@@ -147,7 +135,6 @@ export default {
   'queue.extend-title': ['Extend the lease', '延长隐藏时长'],
   'queue.extend-time': ['Hidden from now on for', '从现在起隐藏'],
   'queue.dead-letter-title': ['Move to the dead-letter queue', '转入死信队列'],
-  'queue.reason': ['Reason', '原因'],
   'queue.reason-text': ['For readers of {queue}; at most 256 bytes.', '供 {queue} 的查看者参考，最多 256 字节。'],
 
   'queue.purge-title': ['Purge {queue}', '清空 {queue}'],
@@ -166,10 +153,7 @@ export default {
   'queue.deleted-queue-toast': ['Queue {queue} deleted', '队列 {queue} 已删除'],
 
   'queue.attributes': ['Attributes', '队列属性'],
-  'queue.created': ['Created', '创建时间'],
-  'queue.modified': ['Changed', '修改时间'],
   'queue.id': ['Queue ID', '队列 ID'],
-  'queue.dead-letters': ['Dead letters', '死信'],
   'queue.dead-letters-to': ['Dead letters go to', '死信转入'],
   'queue.dead-letters-rule-receives': ['after {count} receives', '接收 {count} 次后'],
   'queue.dead-letters-rule-age': ['after {time} without a delete', '{time} 未删除后'],

@@ -155,7 +155,7 @@ export function page({ query, update, signal, every }) {
     const isFiltered = state.search !== '' || state.selection !== 'all';
     return html`<section class="card queues-card" aria-busy=${state.isLoading && page === null}>
       ${table({
-        label: t('queues.title'),
+        label: t('ui.queues'),
         columns: page === null ? [] : columns(),
         rows: page?.queues ?? null,
         rowKey: (queue) => queue.id,
@@ -179,20 +179,20 @@ export function page({ query, update, signal, every }) {
       ? html`<button class="primary" @click=${create}>${icon('plus')}${t('queues.create')}</button>`
       : nothing;
     return html`<div class="page">
-      ${pageHead({ title: t('queues.title'), actions: isEmpty ? nothing : createButton })} ${problem(state.error)}
+      ${pageHead({ title: t('ui.queues'), actions: isEmpty ? nothing : createButton })} ${problem(state.error)}
       ${isEmpty
         ? html`<section class="card">${firstQueue(createButton)}</section>`
         : html`${toolbar(state, searchField, show)} ${state.error && state.page === null ? nothing : list()}`}
     </div>`;
   }
 
-  return { title: () => t('queues.title'), view };
+  return { title: () => t('ui.queues'), view };
 }
 
 function toolbar(state, searchField, show) {
   const matches = state.page === null ? '' : t('queues.matches', { n: count(state.page.total), one: state.page.total === 1 });
   return html`<div class="toolbar" role="search">
-    ${searchField(t('queues.search'))}
+    ${searchField(t('ui.search-by-name'))}
     <label class="visually-hidden" for="queues-only">${t('queues.only')}</label>
     <select id="queues-only" @change=${(event) => show({ selection: event.target.value })}>
       ${SELECTIONS.map((name) => html`<option value=${name} ?selected=${name === state.selection}>${t(`queues.only.${name}`)}</option>`)}

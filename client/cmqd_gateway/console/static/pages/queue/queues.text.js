@@ -1,10 +1,8 @@
 export default {
-  'queues.title': ['Queues', '队列'],
   'queues.create': ['Create queue', '创建队列'],
   'queues.created': ['Queue {queue} created', '队列 {queue} 已创建'],
   'queues.saved': ['Queue {queue} saved', '队列 {queue} 已保存'],
   'queues.edit': ['Edit {queue}', '修改 {queue}'],
-  'queues.search': ['Search by name', '按名称搜索'],
   'queues.only': ['Kind of queues', '队列类型'],
   'queues.only.all': ['All queues', '全部队列'],
   'queues.only.with_messages': ['With messages', '有消息的队列'],

@@ -149,7 +149,7 @@ export function page({ query, update, signal, every }) {
     value === 0 ? html`<span class="soft">0</span>` : html`<span class="nowrap" title=${count(value)}>${show(value)}</span>`;
 
   const accountColumn = () =>
-    isAdmin() ? [{ title: t('connections.account'), sort: 'account', cell: (row) => row.account }] : [];
+    isAdmin() ? [{ title: t('ui.account'), sort: 'account', cell: (row) => row.account }] : [];
 
   const connectionColumns = () => [
     {
@@ -163,7 +163,7 @@ export function page({ query, update, signal, every }) {
       >`,
     },
     ...accountColumn(),
-    { title: t('connections.key'), sort: 'secret_id', cell: keyOf },
+    { title: t('ui.key'), sort: 'secret_id', cell: keyOf },
     { title: t('connections.since'), sort: 'since', cell: (row) => ago(row.since) },
     { title: t('connections.last-request'), sort: 'last_request', cell: (row) => ago(row.last_request) },
     {
@@ -196,9 +196,9 @@ export function page({ query, update, signal, every }) {
   const facts = (row) => html`<div class="connection-detail">
     ${factList([
       [t('connections.id'), row.id],
-      [t('connections.key'), copyValue(row.secret_id)],
-      [t('connections.account'), row.account],
-      [t('connections.peer'), html`<code>${row.peer}</code>`],
+      [t('ui.key'), copyValue(row.secret_id)],
+      [t('ui.account'), row.account],
+      [t('ui.address'), html`<code>${row.peer}</code>`],
       [t('connections.encryption'), row.tls ? 'TLS' : t('connections.plain')],
       [t('connections.since'), time(row.since)],
       [t('connections.last-request'), time(row.last_request)],
@@ -213,18 +213,18 @@ export function page({ query, update, signal, every }) {
 
   const receiveColumns = () => [
     {
-      title: t('connections.queue'),
+      title: t('ui.queue'),
       cell: (row) =>
         row.account === session.key?.account
           ? queueLink(row.queue)
           : row.queue,
     },
-    ...(isAdmin() ? [{ title: t('connections.account'), cell: (row) => row.account }] : []),
+    ...(isAdmin() ? [{ title: t('ui.account'), cell: (row) => row.account }] : []),
     {
       title: t('connections.client'),
       cell: (row) => html`<span class="client"><span>${software(row.product)}</span> <code class="peer">${row.peer}</code></span>`,
     },
-    { title: t('connections.key'), cell: keyOf },
+    { title: t('ui.key'), cell: keyOf },
     { title: t('connections.connection'), align: 'end', cell: (row) => row.connection },
     { title: t('connections.most'), align: 'end', cell: (row) => count(row.max_messages) },
     { title: t('connections.waits-for'), align: 'end', cell: (row) => seconds(state.now - Date.parse(row.since)) },

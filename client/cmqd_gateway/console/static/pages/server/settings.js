@@ -93,7 +93,7 @@ export function page({ query, update, signal }) {
       title: t('settings.default'),
       cell: (setting) => html`<span class="soft">${isChanged(setting) ? shown(setting.name, setting.default) : t('settings.same')}</span>`,
     },
-    { title: t('settings.origin'), cell: origin },
+    { title: t('ui.origin'), cell: origin },
   ];
 
   function toggle(setting) {

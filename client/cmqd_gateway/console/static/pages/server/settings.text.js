@@ -13,7 +13,6 @@ export default {
   'settings.value': ['In force', '生效值'],
   'settings.default': ['Default', '默认值'],
   'settings.same': ['same', '相同'],
-  'settings.origin': ['Origin', '来源'],
   'settings.origin.default': ['default', '默认'],
   'settings.origin.file': ['file', '配置文件'],
   'settings.origin.environment': ['environment', '环境变量'],

@@ -74,7 +74,7 @@ export function page({ update, signal, every }) {
   }
 
   function view() {
-    const actions = html`<button aria-busy=${state.isLoading} @click=${load}>${icon('refresh')}${t('storage.refresh')}</button>`;
+    const actions = html`<button aria-busy=${state.isLoading} @click=${load}>${icon('refresh')}${t('ui.refresh')}</button>`;
     return html`<div class="page storage">
       ${pageHead({ title: t('storage.title'), actions })} ${problem(state.error)}
       ${state.list === null
@@ -189,7 +189,7 @@ export function page({ update, signal, every }) {
               id=${`segment-${one.number}`} title=${t('storage.rows', { first: one.first_lsn, last: one.last_lsn })}
             >${one.number}</span>`,
           },
-          { title: t('storage.state'), cell: (one) => badge(stateName(one.state), one.state === 'active' ? 'good' : 'neutral') },
+          { title: t('ui.state'), cell: (one) => badge(stateName(one.state), one.state === 'active' ? 'good' : 'neutral') },
           { title: t('storage.begin'), cell: (one) => moment(one.first_time) },
           { title: t('storage.to'), cell: (one) => moment(one.last_time) },
           { title: t('storage.size'), align: 'end', cell: (one) => bytes(one.bytes) },
@@ -414,11 +414,11 @@ function holdersView(segments) {
       empty: html`<p class="soft">–</p>`,
       columns: [
         { title: t('storage.holder'), cell: (row) => html`<span>${holderName(row)}${row.is_topic ? html` ${badge(t('storage.topic'))}` : nothing}</span>` },
-        { title: t('storage.account'), cell: (row) => row.account },
+        { title: t('ui.account'), cell: (row) => row.account },
         { title: t('storage.live'), align: 'end', cell: (row) => count(row.live) },
         { title: t('storage.rewindable'), align: 'end', cell: (row) => count(row.rewindable) },
-        { title: t('storage.held'), align: 'end', cell: (row) => count(row.segments) },
-        { title: t('storage.oldest-held'), cell: (row) => html`<time datetime=${row.oldest} title=${time(row.oldest)}>${relativeTime(row.oldest)}</time>` },
+        { title: t('storage.segments'), align: 'end', cell: (row) => count(row.segments) },
+        { title: t('ui.oldest'), cell: (row) => html`<time datetime=${row.oldest} title=${time(row.oldest)}>${relativeTime(row.oldest)}</time>` },
       ],
     })}`;
 }

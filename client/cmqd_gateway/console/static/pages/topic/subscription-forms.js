@@ -64,7 +64,7 @@ export async function createSubscription(topic, signal) {
             form, name: 'endpoint', label: t('topic.sub.url'), hint: t('topic.sub.url-hint'), required: true,
             placeholder: 'https://partner.example/hook',
           })
-        : queueField({ form, name: 'endpoint', label: t('topic.sub.queue'), hint: t('topic.sub.queue-hint') }),
+        : queueField({ form, name: 'endpoint', label: t('ui.queue'), hint: t('topic.sub.queue-hint') }),
       attributeFields(form, declared, isRouting, form.values.target === 'url'),
     ],
     button: t('topic.sub.create'),

@@ -55,7 +55,7 @@ export async function deleteTopic({ name }, signal) {
   const isDeleted = await confirmAction({
     title: t('topics.delete-title', { name }),
     text: html`<p>${t('topics.delete-text')}</p>`,
-    button: t('topics.delete'),
+    button: t('ui.delete'),
     name,
     signal,
     action: () => api.delete(`/topics/${segment(name)}`),

@@ -54,14 +54,14 @@ export function openPublishDialog({ topic, labels = '', signal, onPublished, onR
       ${areaField({
         form,
         name: 'body',
-        label: t('topic.publish.body'),
+        label: t('ui.body'),
         hint: t('topic.publish.body-hint', { limit: bytes(topic.attributes.max_message_bytes) }),
         required: true,
         code: true,
       })}
       ${isRouting
-        ? textField({ form, name: 'labels', label: t('topic.publish.key'), hint: t('topic.tester.key-hint'), required: true })
-        : textField({ form, name: 'labels', label: t('topic.publish.tags'), hint: t('topic.tester.tags-hint') })}
+        ? textField({ form, name: 'labels', label: t('ui.routing-key'), hint: t('topic.tester.key-hint'), required: true })
+        : textField({ form, name: 'labels', label: t('ui.tags'), hint: t('topic.tester.tags-hint') })}
       ${headersField(form)} ${dedupField(form)}`,
     button: t('topic.publish.send'),
     cancel: t('ui.close'),

@@ -48,13 +48,13 @@ export function createReport({ path, query, update, signal }) {
 
   const columns = () => [
     { title: t('topic.report.subscription'), cell: (row) => row.subscription ?? html`<span class="soft">${t('topic.report.removed')}</span>` },
-    { title: t('topic.message.state'), cell: (row) => deliveryState(row.state) },
+    { title: t('ui.state'), cell: (row) => deliveryState(row.state) },
     { title: t('topic.sub.endpoint'), cell: (row) => row.endpoint ?? '–' },
     { title: t('topic.message.attempts'), align: 'end', cell: (row) => (row.attempts === null ? '–' : count(row.attempts)) },
     { title: t('topic.report.when'), cell: when },
     { title: t('topic.report.copy'), cell: (row) => (row.copy_id ? html`<code class="message-id">${row.copy_id}</code>` : '–') },
     {
-      title: t('topic.report.reason'),
+      title: t('ui.reason'),
       cell: (row) => (row.drop_reason ? t(`topic.message.reason.${row.drop_reason}`) : visible(row.last_error ?? '–')),
     },
   ];

@@ -240,7 +240,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
     },
     { title: t('topic.sub.endpoint'), cell: endpoint },
     { title: t('topic.sub.filters'), cell: (row) => filtersOf(state.infos.get(row.name)) },
-    { title: t('topic.sub.state'), cell: stateBadge },
+    { title: t('ui.state'), cell: stateBadge },
     { title: t('topic.sub.waiting'), align: 'end', cell: (row) => cellCount(row.waiting) },
     { title: t('topic.sub.retry'), align: 'end', cell: (row) => cellCount(row.in_retry) },
   ];
@@ -254,14 +254,14 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
       ${info.blocked && !info.paused ? notice('warning', html`<p>${t('topic.sub.blocked-text')}</p>`) : nothing}
       ${info.paused ? notice('info', html`<p>${t('topic.sub.paused-text')}</p>`) : nothing}
       ${factList([
-        [t('topic.sub.last-error'), info.last_error ? html`${visible(info.last_error)} <span class="soft">${moment(info.last_error_time, '')}</span>` : html`<span class="soft">${t('topic.sub.no-error')}</span>`],
+        [t('topic.sub.last-error'), info.last_error ? html`${visible(info.last_error)} <span class="soft">${moment(info.last_error_time, '')}</span>` : html`<span class="soft">${t('ui.none')}</span>`],
         [t('topic.sub.next-attempt'), moment(info.next_attempt_time, t('topic.sub.no-attempt'))],
         ...Object.keys(state.declared)
           .filter((name) => isInDetails(name, info))
           .map((name) => attributeFact(state.declared, name, info[name])),
         info.delivered === null ? null : [t('topic.sub.delivered'), count(info.delivered)],
         [t('topic.sub.dropped'), count(info.dropped)],
-        [t('topic.sub.created'), time(info.create_time)],
+        [t('ui.created'), time(info.create_time)],
       ])}
       ${can('manage') ? actions(info) : nothing} ${messages(info)}
     </div>`;
@@ -271,7 +271,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
     const pending = info.waiting + info.in_retry;
     return html`<div class="actions">
       <button @click=${() => setPaused(info.name, !info.paused)}>
-        ${icon(info.paused ? 'play' : 'pause')}${t(info.paused ? 'topic.sub.resume' : 'topic.sub.pause')}
+        ${icon(info.paused ? 'play' : 'pause')}${t(info.paused ? 'ui.resume' : 'ui.pause')}
       </button>
       <button ?disabled=${info.in_retry === 0} @click=${() => retryNow(info.name)}>
         ${icon('refresh')}${t('topic.sub.retry-now')}
@@ -280,7 +280,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
       ${info.protocol === 'queue'
         ? nothing
         : html`<button @click=${() => rotateSecret(info, signal)}>${icon('key')}${t('topic.sub.rotate')}</button>`}
-      <button @click=${() => act(info.name, () => editSubscription(info, signal))}>${icon('edit')}${t('topic.sub.edit')}</button>
+      <button @click=${() => act(info.name, () => editSubscription(info, signal))}>${icon('edit')}${t('ui.edit')}</button>
       <button @click=${() => act(info.name, () => endSubscription(info, signal))}>${icon('trash')}${t('topic.sub.end')}</button>
     </div>`;
   }
@@ -297,15 +297,15 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
         empty: html`<p class="soft">${t('topic.sub.no-messages')}</p>`,
         columns: [
           {
-            title: t('topic.message.id'),
+            title: t('ui.message'),
             cell: (message) => html`<span class="message"><code class="message-id">${message.id}</code> ${labelsOf(message)}</span>`,
           },
-          { title: t('topic.message.state'), cell: (message) => deliveryState(message.state) },
+          { title: t('ui.state'), cell: (message) => deliveryState(message.state) },
           { title: t('topic.message.attempts'), align: 'end', cell: (message) => cellCount(message.attempts) },
           { title: t('topic.message.published'), cell: (message) => moment(message.publish_time) },
-          { title: t('topic.message.next'), cell: (message) => moment(message.next_attempt_time) },
-          { title: t('topic.message.error'), cell: (message) => (message.last_error === null ? html`<span class="soft">–</span>` : visible(message.last_error)) },
-          { title: t('topic.message.actions'), align: 'end', cell: (message) => messageActions(info.name, message.id) },
+          { title: t('topic.sub.next-attempt'), cell: (message) => moment(message.next_attempt_time) },
+          { title: t('topic.sub.last-error'), cell: (message) => (message.last_error === null ? html`<span class="soft">–</span>` : visible(message.last_error)) },
+          { title: t('ui.actions'), align: 'end', cell: (message) => messageActions(info.name, message.id) },
         ],
         detail: bodyOf,
       })}
@@ -328,7 +328,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
     const headers = Object.entries(opened.headers ?? {});
     return html`<div class="stack">
       ${headers.length === 0 ? nothing : factList(headers)}
-      ${bodyView({ state: opened.body, update, label: `${t('topic.message.body')} ${id}` })}
+      ${bodyView({ state: opened.body, update, label: `${t('ui.body')} ${id}` })}
     </div>`;
   }
 
@@ -342,7 +342,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
     const named = html`<span class="visually-hidden"> ${id}</span>`;
     return html`<span class="row-buttons">
       <button class="quiet small" aria-expanded=${state.bodies.has(id)} @click=${() => toggleBody(id)}>
-        ${t('topic.message.body')}${named}
+        ${t('ui.body')}${named}
       </button>
       <button class="quiet small" @click=${() => onReport(id)}>${t('topic.message.report')}${named}</button>
       ${can('manage')
@@ -381,7 +381,7 @@ export function createSubscriptions({ topicName, path, query, update, signal, on
           ${isEmpty
             ? nothing
             : html`<header>
-                <div class="toolbar" role="search">${searchField(t('topic.sub.search'))}</div>
+                <div class="toolbar" role="search">${searchField(t('ui.search-by-name'))}</div>
                 <div class="actions">${subscribe}</div>
               </header>`}
           ${table({ label: t('topic.subscriptions'), columns: columns(), rows: state.rows, rowKey: (row) => row.name, empty, detail })}

@@ -83,9 +83,9 @@ export function page({ params, query, update, signal, every }) {
   const actions = () => html`
     ${can('send') ? html`<button class="primary" @click=${() => publish()}>${icon('send')}${t('topic.publish')}</button>` : nothing}
     ${can('manage')
-      ? html`<button @click=${async () => (await editTopic(state.topic, signal)) && load()}>${icon('edit')}${t('topics.edit')}</button>
+      ? html`<button @click=${async () => (await editTopic(state.topic, signal)) && load()}>${icon('edit')}${t('ui.edit')}</button>
           <button @click=${async () => (await deleteTopic(state.topic, signal)) && navigate(href('topics'))}>
-            ${icon('trash')}${t('topics.delete')}
+            ${icon('trash')}${t('ui.delete')}
           </button>`
       : nothing}
   `;
@@ -95,12 +95,12 @@ export function page({ params, query, update, signal, every }) {
   >
     <div class="figures">
       ${figure(t('topic.subscriptions'), count(number))}
-      ${figure(t('topic.waiting-messages'), count(retained), t('topic.waiting-note'))}
-      ${figure(t('topic.oldest'), oldest ? relativeTime(oldest) : '–', oldest ? time(oldest) : t('topic.no-oldest'))}
+      ${figure(t('ui.waiting-messages'), count(retained), t('topic.waiting-note'))}
+      ${figure(t('ui.oldest'), oldest ? relativeTime(oldest) : '–', oldest ? time(oldest) : t('topic.no-oldest'))}
       ${Object.keys(state.declared)
         .filter((each) => each !== 'filter_type' && attributes[each] !== undefined)
         .map((each) => figure(...attributeFact(state.declared, each, attributes[each])))}
-      ${figure(t('topic.created'), relativeTime(created), time(created))}
+      ${figure(t('ui.created'), relativeTime(created), time(created))}
     </div>
   </section>`;
 
@@ -143,7 +143,7 @@ export function page({ params, query, update, signal, every }) {
     view: () => html`<div class="page topics-page">
       ${pageHead({
         title: name,
-        crumbs: [{ text: t('topic.crumb'), href: href('topics') }],
+        crumbs: [{ text: t('ui.topics'), href: href('topics') }],
         badges: state.topic ? badge(choiceText('filter_type', state.topic.attributes.filter_type)) : nothing,
         actions: state.topic ? actions() : nothing,
       })}

@@ -78,21 +78,21 @@ export function page({ query, update, signal, every }) {
       cell: (row) => attributeFact(state.declared, name, row.attributes[name])[1],
     })),
     { title: t('topics.subscriptions'), align: 'end', cell: (row) => cellCount(row.subscriptions) },
-    { title: t('topics.retained'), align: 'end', cell: (row) => cellCount(row.retained) },
+    { title: t('ui.waiting-messages'), align: 'end', cell: (row) => cellCount(row.retained) },
     {
-      title: t('topics.oldest'),
+      title: t('ui.oldest'),
       align: 'end',
       cell: (row) => moment(row.oldest_message_time),
     },
-    ...(can('manage') ? [{ title: t('topics.actions'), align: 'end', cell: actions, isActions: true }] : []),
+    ...(can('manage') ? [{ title: t('ui.actions'), align: 'end', cell: actions, isActions: true }] : []),
   ];
 
   const actions = (row) => html`<span class="row-buttons">
     <button class="quiet small" @click=${async () => (await editTopic(row, signal)) && load()}>
-      ${t('topics.edit')}<span class="visually-hidden"> ${row.name}</span>
+      ${t('ui.edit')}<span class="visually-hidden"> ${row.name}</span>
     </button>
     <button class="quiet small" @click=${async () => (await deleteTopic(row, signal)) && load()}>
-      ${t('topics.delete')}<span class="visually-hidden"> ${row.name}</span>
+      ${t('ui.delete')}<span class="visually-hidden"> ${row.name}</span>
     </button>
   </span>`;
 
@@ -117,10 +117,10 @@ export function page({ query, update, signal, every }) {
   addEventListener('cmqd:back', load, { signal });
 
   return {
-    title: () => t('topics.title'),
+    title: () => t('ui.topics'),
     view: () => html`<div class="page topics-page">
       ${pageHead({
-        title: t('topics.title'),
+        title: t('ui.topics'),
         actions: can('manage') && !isEmpty()
           ? html`<button class="primary" @click=${create}>${icon('plus')}${t('topics.create')}</button>`
           : nothing,
@@ -130,9 +130,9 @@ export function page({ query, update, signal, every }) {
         ${isEmpty()
           ? nothing
           : html`<header>
-              <div class="toolbar" role="search">${searchField(t('topics.search'))}</div>
+              <div class="toolbar" role="search">${searchField(t('ui.search-by-name'))}</div>
             </header>`}
-        ${table({ label: t('topics.title'), columns: columns(), rows: state.rows, rowKey: (row) => row.id, empty: nothingThere() })}
+        ${table({ label: t('ui.topics'), columns: columns(), rows: state.rows, rowKey: (row) => row.id, empty: nothingThere() })}
         ${pager({ offset: state.offset, limit: PAGE, total: state.total, onPage: (offset) => seek({ offset }) })}
       </section>
     </div>`,

@@ -1,13 +1,6 @@
 export default {
-  'topics.title': ['Topics', '主题'],
   'topics.create': ['Create topic', '新建主题'],
-  'topics.search': ['Search by name', '按名称搜索'],
   'topics.subscriptions': ['Subscriptions', '订阅数'],
-  'topics.retained': ['Waiting messages', '待投递消息'],
-  'topics.oldest': ['Oldest', '最早消息'],
-  'topics.actions': ['Actions', '操作'],
-  'topics.edit': ['Edit', '修改'],
-  'topics.delete': ['Delete', '删除'],
   'topics.none-found': ['No topic has “{search}” in its name.', '没有名称包含“{search}”的主题。'],
   'topics.empty': ['No topics yet', '还没有主题'],
   'topics.empty-text': [
