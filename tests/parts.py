@@ -50,6 +50,12 @@ models, always the same."""
 KILL_ROUNDS = 100
 FAULT_ROUNDS = 30
 SILENT_MACHINE = "tests/engine/test_silent_machine.py"
+REDUNDANCY = (
+    "tests/engine/test_mixed_faults.py",
+    "tests/engine/test_postgresql_hazards.py",
+    "tests/engine/test_backlog_over_servers.py",
+)
+"""Files with more rounds or further tests here; ``make test`` runs the other files of PostgreSQL in full."""
 POWER_FAILURES = 24
 RESTARTS = 30
 COST_MESSAGES = 102_400
@@ -130,14 +136,17 @@ def download(command: Sequence[str | Path], deadline: float) -> None:
         raise CannotInstallError(f"packages, which pip cannot install: {reason}") from error
 
 
+FAST = ("-m", "not system and not spark")
+
+
 def run_fast_tests(name: str, *without: str) -> None:
     """Run the tests that start no process and no Spark in ``VENVS/name``, without those of these rooms."""
     rooms = ("tests/spark", "tests/typing", "tests/bench", "tests/test_docs.py", *without)
-    run_tests(name, "-m", "not system and not spark", *(f"--ignore={room}" for room in rooms))
+    run_tests(name, *FAST, *(f"--ignore={room}" for room in rooms))
 
 
 def run_tests(name: str, *arguments: str) -> None:
-    """Run tests in ``VENVS/name``, three files at a time, as ``make test`` does."""
+    """Run tests in ``VENVS/name``, three files at a time: few of them wait."""
     run_pytest(
         VENVS / name / "bin" / "python",
         *("-n", "3", "--dist", "loadfile", "-p", "no:cacheprovider", *arguments),
@@ -158,8 +167,10 @@ def find_python(version: str) -> str | None:
     return None
 
 
-PURE = ("tests/core", "tests/model")
-"""Rooms of pure code, left out between the oldest and the newest Python: CI has an hour."""
+BETWEEN = ("tests/client", "tests/server", "tests/storage", "tests/celery", "tests/taskiq", "tests/testing")
+"""Rooms that run between the oldest and the newest Python, for event loops, sockets and files: CI has an hour."""
+MODELS = ("tests/model", "tests/engine/test_interleavings.py")
+"""Searches in the rules of the broker, which do not depend on the versions of packages."""
 
 
 def other_pythons() -> list[str]:
@@ -263,7 +274,7 @@ LOWEST = ("lowest", "lowest-frameworks", "lowest-spark")
 
 def run_lowest() -> None:
     lowest, frameworks, spark = LOWEST
-    run_fast_tests(lowest, *FRAMEWORKS, OPENAPI)
+    run_fast_tests(lowest, *FRAMEWORKS, *MODELS, OPENAPI)
     # The real broker too: its logs, its loop and its storage process use packages that the fast tests do not reach.
     run_tests(lowest, "tests/system/test_serve.py")
     run_tests(frameworks, *FRAMEWORKS)
@@ -389,8 +400,10 @@ def run_other_pythons() -> None:
             skipped.append(version)
             continue
         print(f"--- Python {version}", flush=True)
-        # The newest runs all: a version between the tested ends seldom differs in the rules of queues.
-        run_fast_tests(version, *(PURE if version != present[-1] else ()))
+        if version == present[-1]:
+            run_fast_tests(version)
+        else:
+            run_tests(version, *FAST, *BETWEEN)
     for version in skipped:
         print(f"--- Python {version}: skipped, this machine does not have it with its venv module", flush=True)
 
@@ -544,15 +557,11 @@ def install_postgresql(deadline: float) -> None:
 
 def run_redundancy() -> None:
     # A test that is skipped would be a failure.
-    lacking = [] if lacks_namespaces() is None else [f"--ignore={SILENT_MACHINE}"]
+    files = [*REDUNDANCY, *([SILENT_MACHINE] if lacks_namespaces() is None else [])]
     run_pytest(
         sys.executable,
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "postgresql",
-        "tests/engine",
-        *lacking,
+        *("-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"),
+        *files,
         environment={"CMQD_ALL_HAZARDS": "1", "CMQD_FAULT_ROUNDS": str(FAULT_ROUNDS)},
     )
 

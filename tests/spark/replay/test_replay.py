@@ -26,7 +26,6 @@ from support.client.cmq_runs import Cmq, Ran
 from support.eventually import eventually_elsewhere
 from support.processes.running_broker import RunningBroker
 from support.spark.log_folder import queue_created, sends, write_folder
-from support.spark.small_spark import JVM_OPTIONS
 from support.storage.log_rig import NOW_MS, body
 
 if TYPE_CHECKING:
@@ -309,8 +308,7 @@ def test_killed_in_the_middle_of_a_slice_it_goes_on(
     journal = tmp_path / "here" / "run.json"
     command = [sys.executable, "-m", "cmq_cli", "replay", *orders(broker, target)]
     command += ["--slice", "200", "--rate", "50", "--state", str(journal)]
-    # The process lives for a few seconds: a quick start counts.
-    environment = {**os.environ, "CMQ_URL": broker.url, "JAVA_TOOL_OPTIONS": JVM_OPTIONS, "TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "CMQ_URL": broker.url, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         while waiting(broker, target) <= 200 and process.poll() is None:
             time.sleep(0.02)

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A short life: starting up soon matters more than running fast."""
-
 
 def small_spark(master: str, name: str, folder: Path, settings: Mapping[str, str]) -> "SparkSession":
     """Start a session; all files of Spark itself are below ``folder``."""
@@ -30,7 +27,7 @@ def small_spark(master: str, name: str, folder: Path, settings: Mapping[str, str
     use_java()
     builder: Any = SparkSession.builder
     small = {
-        "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} -Dderby.system.home={folder}",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
         "spark.sql.shuffle.partitions": "2",
         # Like the sessions of cmq; over TCP a task waits 40 ms before its start.
         "spark.python.unix.domain.socket.enabled": "true",

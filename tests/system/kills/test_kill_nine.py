@@ -5,7 +5,7 @@ to checkers that go away: never lost, never in two queues, never half-committed.
 queues that refuse copies for a time, and with URLs that fail: every matching subscriber gets all messages, and no other
 subscriber gets a message. Single messages of a subscription are retried and dropped: an acknowledged drop stays.
 
-``CMQD_KILL_ROUNDS`` asks for more rounds (default 30; ``make test-all`` has more), ``CMQD_KILL_SEED`` repeats the
+``CMQD_KILL_ROUNDS`` asks for more rounds (default 12; ``make test-all`` has more), ``CMQD_KILL_SEED`` repeats the
 choices of an earlier run.
 """
 
@@ -69,12 +69,14 @@ from support.crash.promises.history import Check, EndTransactions, GetAttributes
 from support.crash.session import Session
 from support.eventually import eventually
 
-ROUNDS = int(os.environ.get("CMQD_KILL_ROUNDS", "30"))
+ROUNDS = int(os.environ.get("CMQD_KILL_ROUNDS", "12"))
 SEED = int(os.environ.get("CMQD_KILL_SEED", "0")) or random.SystemRandom().getrandbits(32)
 
 # The smallest possible segments, so that rolls, seals, checkpoints and drops happen while the killing goes on.
 FLAGS = ("--segment-bytes", str(1 << 20), *PUSH_FLAGS)
 LOAD_SECONDS = (0.2, 1.0)
+MOST_ROUNDS = 120
+"""Far more rounds than every kind of event needs to happen."""
 LEAST_OPERATIONS = 200
 """Minimum number of operations of a round: on a slow machine a round lasts longer than its seconds."""
 MORTAL = (0.5, 0.2, 0.05, 0.05, 0.05, 0.15)
@@ -135,7 +137,7 @@ class Rounds:
         return self._chance.getrandbits(32)
 
     async def run(self, rounds: int) -> None:
-        """Run at least the given rounds, and up to four times as many until the load was real.
+        """Run at least the given rounds, and up to ``MOST_ROUNDS`` until the load was real.
 
         Raises BrokerFailedError, or the exception of a worker, in the failed round.
         """
@@ -145,7 +147,7 @@ class Rounds:
             # Chance decides about rare events, so there are more rounds until every kind has happened.
             if number >= rounds:
                 missing = shortfalls(self.history)
-                if not missing or number == 4 * rounds:
+                if not missing or number >= MOST_ROUNDS:
                     break
                 print(f"round {number}: not happened yet: {', '.join(missing)}")
             ready = await asyncio.to_thread(self.broker.start)
