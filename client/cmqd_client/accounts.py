@@ -10,9 +10,9 @@ from datetime import datetime
 
 import msgspec
 
-from cmqd_client.conversions import converted
 from cmqd_client.links.channel import Channel
 from cmqd_client.links.key_changes import KeyWatch, OnKeyChange
+from cmqd_client.replies.conversions import converted
 from cmqd_client.results import Done, Listing
 from cmqd_protocol import messages as wire
 from cmqd_protocol import operations

@@ -8,7 +8,7 @@ from msgspec import field
 
 from cmqd_client.declared_attributes import QueueAttributes, QueueValues
 from cmqd_client.durations import to_ms
-from cmqd_client.infos import info_fields
+from cmqd_client.replies.infos import info_fields
 from cmqd_protocol import messages
 from cmqd_types.attributes import QUEUE
 from cmqd_types.declared import Attribute, Unit

@@ -27,7 +27,6 @@ from cmqd_client.consumers.handling import Processing
 from cmqd_client.consumers.intake import Intake, Source
 from cmqd_client.consumers.options import LEASE, consumer_options
 from cmqd_client.consumers.settlements import Settlements
-from cmqd_client.conversions import converted
 from cmqd_client.durations import Duration, to_datetime, to_moment_ms, to_ms
 from cmqd_client.errors import (
     ClientClosed,
@@ -45,6 +44,7 @@ from cmqd_client.messages.outgoing import CORRELATION_ID, REPLY_TO, Batch, Outgo
 from cmqd_client.messages.sending import send, send_in_parts
 from cmqd_client.messages.tracing import now_ns
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyT, NotDecodable
+from cmqd_client.replies.conversions import converted
 from cmqd_client.results import (
     BatchResult,
     CopyOf,

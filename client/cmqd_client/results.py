@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
-from cmqd_client.conversions import converted
 from cmqd_client.errors import (
     CmqError,
     DecisionFailure,
@@ -21,6 +20,7 @@ from cmqd_client.errors import (
     UnknownServerError,
 )
 from cmqd_client.messages.message_ids import MessageId, printed_id
+from cmqd_client.replies.conversions import converted
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import Headers

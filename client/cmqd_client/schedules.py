@@ -12,12 +12,12 @@ from typing import Any
 
 import msgspec
 
-from cmqd_client.conversions import converted
-from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
 from cmqd_client.messages.message_ids import MessageId, printed_id
 from cmqd_client.messages.outgoing import checked_body
 from cmqd_client.queue import Queue
+from cmqd_client.replies.conversions import converted
+from cmqd_client.replies.infos import info_fields
 from cmqd_client.results import Done
 from cmqd_protocol import messages as wire
 from cmqd_protocol import operations

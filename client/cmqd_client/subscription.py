@@ -10,12 +10,12 @@ from typing import Any, Unpack
 import msgspec
 
 from cmqd_client.attributes import to_wire
-from cmqd_client.conversions import converted
 from cmqd_client.declared_attributes import SubscriptionAttributes, SubscriptionValues
 from cmqd_client.durations import Duration, to_ms
-from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
 from cmqd_client.messages.message_ids import id_number
+from cmqd_client.replies.conversions import converted
+from cmqd_client.replies.infos import info_fields
 from cmqd_client.results import Done
 from cmqd_client.topics.delivery_reports import PendingPage, pending_page
 from cmqd_protocol import messages as wire

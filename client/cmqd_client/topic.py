@@ -12,13 +12,13 @@ import msgspec
 
 from cmqd_client.attributes import strings, to_wire
 from cmqd_client.declared_attributes import SubscriptionAttributes, TopicAttributes, TopicChanges, TopicValues
-from cmqd_client.infos import info_fields
 from cmqd_client.links.channel import Channel
 from cmqd_client.links.locating import Location, ask_location
 from cmqd_client.messages.message_ids import MessageId, id_number, printed_id
 from cmqd_client.messages.outgoing import checked_body
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyT
 from cmqd_client.queue import Queue
+from cmqd_client.replies.infos import info_fields
 from cmqd_client.results import NamePage
 from cmqd_client.subscription import (
     Subscription,

@@ -4,9 +4,9 @@ from datetime import datetime
 
 import msgspec
 
-from cmqd_client.conversions import converted
 from cmqd_client.durations import to_moment_ms
 from cmqd_client.links.channel import Channel
+from cmqd_client.replies.conversions import converted
 from cmqd_protocol import operations
 
 

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
-from cmqd_client.conversions import converted
 from cmqd_client.links.channel import Channel
+from cmqd_client.replies.conversions import converted
 from cmqd_protocol import operations
 from cmqd_types.metrics import MetricSums, QueueMetrics, ServerMetrics, TopicMetrics, TopSubscription
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals

@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from cmqd_client.conversions import converted
 from cmqd_client.links.channel import Channel
+from cmqd_client.replies.conversions import converted
 from cmqd_protocol import operations
 from cmqd_types import segments
 

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from cmqd_client.conversions import converted
 from cmqd_client.messages.message_ids import MessageId
+from cmqd_client.replies.conversions import converted
 from cmqd_client.results import MessagePage
 from cmqd_protocol import messages as wire
 from cmqd_types import deliveries

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from cmqd_client.conversions import converted
+from cmqd_client.replies.conversions import converted
 from cmqd_protocol import messages as wire
 from cmqd_types import topics
 

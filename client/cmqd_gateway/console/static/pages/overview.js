@@ -9,7 +9,7 @@ import { brokerUrl, can, session } from '../app/session.js';
 import { addTexts, t } from '../app/text.js';
 import { problem } from '../ui/notice.js';
 import { card, emptyState, figure, pageHead, queueLink } from '../ui/parts.js';
-import { Plot } from '../ui/plot.js';
+import { Plot } from '../ui/pictures/plot.js';
 import { table } from '../ui/table.js';
 import { findingsCard, whenText } from './overview-findings.js';
 import texts from './overview.text.js';

@@ -11,7 +11,7 @@ import { attributeFact } from '../../ui/attributes.js';
 import { copyBlock } from '../../ui/copy.js';
 import { confirmAction } from '../../ui/dialog.js';
 import { icon } from '../../ui/icon.js';
-import { lifePicture } from '../../ui/life-picture.js';
+import { lifePicture } from '../../ui/pictures/life-picture.js';
 import { problem } from '../../ui/notice.js';
 import { badge, card, emptyState, factList, moment, pageHead, queueLink } from '../../ui/parts.js';
 import { toast } from '../../ui/toast.js';

@@ -5,10 +5,10 @@
  * The colours are the tokens of the theme, read at each drawing, so that a change of the theme needs no new plot.
  */
 
-import { html, nothing } from '../vendor/lit-html-3.3.3/lit-html.js';
-import uPlot from '../vendor/uplot-1.6.32/uPlot.esm.js';
-import { addTexts, t } from '../app/text.js';
-import { dayTime } from '../app/format.js';
+import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
+import uPlot from '../../vendor/uplot-1.6.32/uPlot.esm.js';
+import { addTexts, t } from '../../app/text.js';
+import { dayTime } from '../../app/format.js';
 import texts from './plot.text.js';
 
 addTexts(texts);

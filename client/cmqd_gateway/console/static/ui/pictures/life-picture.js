@@ -6,9 +6,9 @@
  * users a way to the choice of states below the picture and gives nothing that the choice lacks.
  */
 
-import { html, nothing, svg } from '../vendor/lit-html-3.3.3/lit-html.js';
-import { count, shortCount } from '../app/format.js';
-import { addTexts, t } from '../app/text.js';
+import { html, nothing, svg } from '../../vendor/lit-html-3.3.3/lit-html.js';
+import { count, shortCount } from '../../app/format.js';
+import { addTexts, t } from '../../app/text.js';
 import texts from './life-picture.text.js';
 
 addTexts(texts);
