@@ -8,7 +8,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -250,6 +250,3 @@ def visits(browser: Browser, broker: ConsoleBroker) -> Generator[Visits]:
         opened.close()
     complaints = opened.complaints.unexpected
     assert not complaints, "\n".join(complaints)
-
-
-OpenPage = Callable[..., Page]

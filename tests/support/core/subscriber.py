@@ -45,10 +45,8 @@ def facts(deliveries: Deliveries) -> dict[str, object]:
 class Subscriber:
     """Deliveries with a clock, a substitute for the broker, and the recorded facts."""
 
-    def __init__(
-        self, published: int = 0, strategy: str = EXPONENTIAL_DECAY, *, paused: bool = False, max_known: int = 100_000
-    ) -> None:
-        self.deliveries = Deliveries(strategy, paused=paused, max_known=max_known)
+    def __init__(self, published: int = 0, strategy: str = EXPONENTIAL_DECAY, *, max_known: int = 100_000) -> None:
+        self.deliveries = Deliveries(strategy, max_known=max_known)
         self.facts: list[Fact] = []
         self.started_ms: dict[int, int] = {}
         self.now_ms = START_MS
@@ -145,11 +143,11 @@ def scheduled(deliveries: Deliveries) -> dict[int, Retry]:
     return {position: Retry(retry.attempts, retry.next_ms) for position, retry in deliveries.retries.items()}
 
 
-def reloaded(deliveries: Deliveries, size: int = 2) -> Deliveries:
+def reloaded(deliveries: Deliveries) -> Deliveries:
     """Through a checkpoint."""
     waiting = BitMap64.deserialize(deliveries.waiting.serialize())
-    parts = list(deliveries.retry_parts(size))
-    assert all(1 <= len(retries) == len(failures) <= size for retries, _, failures in parts)
+    parts = list(deliveries.retry_parts(2))
+    assert all(1 <= len(retries) == len(failures) <= 2 for retries, _, failures in parts)
 
     loaded = Deliveries(deliveries.strategy, paused=deliveries.paused, max_known=deliveries.max_known)
     loaded.load(

@@ -61,9 +61,9 @@ class Worker:
             self.step()
         return self.is_idle
 
-    def reach(self, step: str, limit: int = 30) -> bool:
+    def reach(self, step: str) -> bool:
         """Make steps until the thread stands before one; return False if it does not come there."""
-        for _ in range(limit):
+        for _ in range(30):
             if self.point is None or self.point[1] == step:
                 break
             self.step()

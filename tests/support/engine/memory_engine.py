@@ -140,17 +140,12 @@ class MemoryServer:
 
 
 class MemoryDatabase:
-    """Servers in memory. ``servers`` has the first name as primary, the second as its named standby; see the module."""
+    """Three servers in memory: "a" is the primary, "b" its named standby; see the module."""
 
-    def __init__(self, servers: Sequence[str] = ("a", "b", "c"), *, pause: Callable[[], None]) -> None:
-        """Take the names of the servers.
-
-        Args:
-            servers: their names; at least two.
-            pause: called by a step that must wait, without a lock of the database.
-        """
+    def __init__(self, *, pause: Callable[[], None]) -> None:
+        """Start the servers. A step that must wait calls ``pause``, without a lock of the database."""
         self.session_class = MemorySession
-        self.servers = {name: MemoryServer(name) for name in servers}
+        self.servers = {name: MemoryServer(name) for name in "abc"}
         self.pause = pause
         self.on_step: Callable[[str, str], Fault] = lambda _server, _step: Fault.NONE
         """Called before each step, with the name of the server and the step; decides about its fate."""

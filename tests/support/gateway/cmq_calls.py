@@ -33,9 +33,9 @@ class Refused:
 class CmqCalls:
     """Calls with a key; by default the admin's."""
 
-    def __init__(self, rig: GatewayRig, first_index: int = 1, *, key: KeySecret | None = None) -> None:
+    def __init__(self, rig: GatewayRig, *, key: KeySecret | None = None) -> None:
         self.rig = rig
-        self.first_index = first_index
+        self.first_index = 1
         self._key = key
 
     async def answer(self, action: str, /, **parameters: Any) -> dict[str, Any]:

@@ -220,12 +220,12 @@ class PostgresCluster:
         (standby.data / "standby.signal").touch()
         standby.configure(primary_conninfo=f"host=127.0.0.1 port={port} user=cmqd application_name={standby.name}")
 
-    def promote(self, standby: PostgresServer, *, synchronous_standby_names: str = "FIRST 1 (n3)") -> None:
-        """Make a standby a primary, with these names of its own standbys, as a manager of the cluster does.
+    def promote(self, standby: PostgresServer) -> None:
+        """Make a standby a primary, as a manager of the cluster does.
 
-        ``n3`` follows the new primary. The old one is told nothing.
+        ``n3`` is its named standby and follows the new primary. The old one is told nothing.
         """
-        standby.configure(synchronous_standby_names=synchronous_standby_names)
+        standby.configure(synchronous_standby_names="FIRST 1 (n3)")
         standby.ask("SELECT pg_promote()")
         if standby is not self.n3:
             self.follow(self.n3, standby)

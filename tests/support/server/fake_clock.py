@@ -1,7 +1,5 @@
 """Clocks that a test moves by hand."""
 
-from collections.abc import Callable
-
 EPOCH_MS = 1_700_000_000_000
 """A moment for tests to start at: late in 2023, far from zero and from the present."""
 
@@ -10,19 +8,18 @@ class FakeClock:
     """A wall clock and a monotonic clock over one hidden time; ``now_ms`` is the broker's time for the core.
 
     ``advance`` lets time pass on both; ``jump`` moves the wall clock alone, as ``date -s`` or a suspended machine does.
-    Time passes by itself only as ``passed_ms`` says.
+    Time never passes by itself.
     """
 
-    def __init__(self, wall_ms: int = EPOCH_MS, passed_ms: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, wall_ms: int = EPOCH_MS) -> None:
         self._wall_ms = wall_ms
         self._monotonic_ms = 5_000
-        self._passed_ms = passed_ms
 
     def wall(self) -> int:
-        return self._wall_ms + self._passed_ms()
+        return self._wall_ms
 
     def monotonic_ns(self) -> int:
-        return (self._monotonic_ms + self._passed_ms()) * 1_000_000
+        return self._monotonic_ms * 1_000_000
 
     def now_ms(self) -> int:
         return self.wall()

@@ -18,9 +18,9 @@ async def to_queue(client: RigClient, queue: str, topic: str = "news", **attribu
     return await client.expect(wire.SubscriptionInfo, wire.Subscribe, topic, queue, {"endpoint": queue, **attributes})
 
 
-async def to_url(client: RigClient, name: str = "hook", topic: str = "news", **attributes: Any) -> str:
+async def to_url(client: RigClient, name: str = "hook", **attributes: Any) -> str:
     """A subscription to a URL; its secret."""
-    made = await client.expect(wire.SubscriptionInfo, wire.Subscribe, topic, name, {"endpoint": URL, **attributes})
+    made = await client.expect(wire.SubscriptionInfo, wire.Subscribe, "news", name, {"endpoint": URL, **attributes})
     assert made.secret is not None
     return made.secret
 

@@ -125,20 +125,20 @@ def redirect(location: str, status: int = 302) -> Behaviour:
     return answer(status, headers={"Location": location})
 
 
-def answer_when(event: asyncio.Event, status: int = 200) -> Behaviour:
+def answer_when(event: asyncio.Event) -> Behaviour:
     """Answer slowly: as soon as the event is set."""
 
     async def behave(request: web.BaseRequest) -> web.StreamResponse:
         await event.wait()
-        return web.Response(status=status)
+        return web.Response()
 
     return behave
 
 
-def answer_after(seconds: float, status: int = 200) -> Behaviour:
+def answer_after(seconds: float) -> Behaviour:
     async def behave(request: web.BaseRequest) -> web.StreamResponse:
         await asyncio.sleep(seconds)
-        return web.Response(status=status)
+        return web.Response()
 
     return behave
 
@@ -181,15 +181,15 @@ def silent_body(status: int = 200) -> Behaviour:
     return say(b"HTTP/1.1 %d Fine\r\nContent-Length: 10\r\n\r\n" % status, then_close=False)
 
 
-def big_body(size: int, status: int = 200) -> Behaviour:
-    return answer(status, bytes(size))
+def big_body(size: int) -> Behaviour:
+    return answer(200, bytes(size))
 
 
-def endless_body(status: int = 200) -> Behaviour:
+def endless_body() -> Behaviour:
     """As much as the other side takes, without end."""
 
     async def behave(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse(status=status)
+        response = web.StreamResponse()
         await response.prepare(request)
         while True:
             await response.write(bytes(16_384))

@@ -201,12 +201,11 @@ class Place(Protocol):
 
 
 class MemoryPlace:
-    def __init__(self, segment_bytes: int = 1 << 30) -> None:
+    def __init__(self) -> None:
         self.disk = MemoryDisk()
-        self._segment_bytes = segment_bytes
 
     def log(self) -> AnyLog:
-        return MemoryLog(self.disk, segment_bytes=self._segment_bytes)
+        return MemoryLog(self.disk, segment_bytes=1 << 30)
 
     async def crash(self, log: Log) -> None:
         assert isinstance(log, MemoryLog)

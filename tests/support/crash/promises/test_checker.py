@@ -396,20 +396,20 @@ def test_a_handle_that_was_never_given_and_works_is_found() -> None:
 # ---------------------------------------------------------------- queues
 
 
-def created(at: int, outcome: Outcome = DONE, *, error: str = "", queue_id: int = 1, delay: int = 0) -> CreateQueue:
+def created(at: int, outcome: Outcome = DONE, *, error: str = "", queue_id: int = 1) -> CreateQueue:
     return CreateQueue(
         queue=Q,
         called_ns=at * MS,
         answered_ns=(at + 10) * MS,
         outcome=outcome,
         error=error,
-        attributes={"delay_ms": delay},
+        attributes={"delay_ms": 0},
         queue_id=queue_id,
     )
 
 
-def deleted(at: int, outcome: Outcome = DONE, *, error: str = "") -> DeleteQueue:
-    return DeleteQueue(queue=Q, called_ns=at * MS, answered_ns=(at + 10) * MS, outcome=outcome, error=error)
+def deleted(at: int, outcome: Outcome = DONE) -> DeleteQueue:
+    return DeleteQueue(queue=Q, called_ns=at * MS, answered_ns=(at + 10) * MS, outcome=outcome)
 
 
 def changed(at: int, delay: int, outcome: Outcome = DONE) -> SetAttributes:

@@ -67,9 +67,9 @@ def receive_dead(
     return receive(at, dead, queue=DLQ)
 
 
-def receive_redriven(at: int, *, handle: int = 3, number: int = 9, came: Origin | None = None) -> Receive:
+def receive_redriven(at: int, *, came: Origin | None = None) -> Receive:
     back = came or origin(number=8, enqueued=1105, queue=DLQ, reason="redrive")
-    return receive(at, delivery(at, b"a", number, handle=handle, enqueued=at, origin=back))
+    return receive(at, delivery(at, b"a", 9, handle=3, enqueued=at, origin=back))
 
 
 def redrive(at: int, *, target: str = "", outcome: Outcome = DONE) -> StartRedrive:

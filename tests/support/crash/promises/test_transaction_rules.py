@@ -65,8 +65,8 @@ def listed(at: int, *ids: int) -> ListHalf:
     return ListHalf(queue=Q, called_ns=at * MS, answered_ns=(at + 10) * MS, start=0, message_ids=ids)
 
 
-def received(at: int, *, handle: int = 1) -> Receive:
-    return receive(at, delivery(at, b"a", 7, handle=handle, enqueued=at))
+def received(at: int) -> Receive:
+    return receive(at, delivery(at, b"a", 7, handle=1, enqueued=at))
 
 
 SENT = half(0, b"a", ids=(7,))

@@ -14,7 +14,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.restype = ctypes.c_long
 _libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 
-_CONT, _SYSCALL, _GETEVENTMSG, _SEIZE, _LISTEN, _GET_SYSCALL_INFO = 7, 24, 0x4201, 0x4206, 0x4208, 0x420E
+_CONT, _SYSCALL, _SEIZE, _LISTEN, _GET_SYSCALL_INFO = 7, 24, 0x4206, 0x4208, 0x420E
 # Stop calls with SIGTRAP | 0x80; follow fork, vfork, clone and exec; report seccomp; end all tracees with
 # the tracer.
 _OPTIONS = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x80 | 0x100000
@@ -74,13 +74,6 @@ def run_to_call_end(thread: int) -> None:
 def keep_stopped(thread: int) -> None:
     """Leave a group-stopped thread stopped, but listen for its continuation."""
     _ptrace(_LISTEN, thread)
-
-
-def started_thread(thread: int) -> int:
-    """The number of the process or thread that a fork, vfork or clone event is about."""
-    value = ctypes.c_ulong()
-    _ptrace(_GETEVENTMSG, thread, 0, ctypes.addressof(value))
-    return value.value
 
 
 # struct ptrace_syscall_info

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from support.processes.environment import plain_environment
@@ -18,7 +18,6 @@ def start_traced(
     trace_file: Path,
     hold_ms: float = 0.0,
     seed: int = 0,
-    environment: Mapping[str, str] | None = None,
     stdout: int | None = None,
     stderr: int | None = None,
 ) -> "subprocess.Popen[bytes]":
@@ -27,7 +26,7 @@ def start_traced(
     The returned process is the tracer. The tracer ends when all traced processes have ended, and terminating the tracer
     (SIGTERM) kills the traced processes. Then the trace is complete and can be read.
     """
-    inherited = {**plain_environment(), **(environment or {})}
+    inherited = plain_environment()
     inherited["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_TESTS), inherited.get("PYTHONPATH")]))
     return subprocess.Popen(
         [
