@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import grimp
@@ -64,6 +65,14 @@ MAY_IMPORT = {
         "pyroaring",
         "pyspark",
     },
+}
+
+FOLDERS_OF_CODE = ("cmqd", "protocol", "client", "bench", "tests")
+# Folders with more than 20 files, and the reason. The list only becomes shorter.
+LARGE_FOLDERS = {
+    "bench/results": "a file for each measurement that a page shows",
+    "client/cmqd_gateway/console/static/ui": "STILL: parts of the console's pages, to be sorted by idea",
+    "cmqd/decisions": "a record for each decision, in the order of their numbers",
 }
 
 # A path of a developer's machine. Pieces of the patterns are bracketed so that this file does not match itself.
@@ -194,3 +203,22 @@ def test_functions_of_the_server_process_have_at_most_60_lines() -> None:
                     longer.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {lines} lines")
 
     assert not longer, "\n".join(longer)
+
+
+def test_folders_have_at_most_20_files() -> None:
+    files = [path.relative_to(ROOT) for path in files_of_the_project() if path.name not in {"__init__.py", "py.typed"}]
+    sizes = Counter(file.parent.as_posix() for file in files if file.parts[0] in FOLDERS_OF_CODE)
+
+    assert {folder for folder, size in sizes.items() if size > 20} == set(LARGE_FOLDERS)
+
+
+@pytest.mark.parametrize(
+    "file", ["Makefile", "pyproject.toml", "tests/again.py", "tests/parts.py", "tests/conftest.py"]
+)
+def test_every_test_that_a_list_names_is_there(file: str) -> None:
+    text = (ROOT / file).read_text()
+    named = re.findall(r'tests/[\w/]+\.py|(?<=")tests/[\w/]+(?=")', text)
+    longest = re.search(r"^LONGEST = \((.+?)^\)", text, re.DOTALL | re.MULTILINE)
+    named += [f"tests/{name}" for name in re.findall(r'"(.+)"', longest[1] if longest else "")]
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
