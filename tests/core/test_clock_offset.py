@@ -8,7 +8,7 @@ from cmqd.core.facts.queues import LEASE_BUCKET_MS
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import ClockOffset
 from support.core import alone
-from support.core.builders import ACCOUNT, START_MS, Rig, counts
+from support.core.builders import ACCOUNT, START_MS, Rig, counts, reread
 from support.core.facts import facts
 from support.core.rewinds import consume
 
@@ -19,11 +19,6 @@ RETENTION_MS = 48 * HOUR_MS
 
 def set_offset(rig: Rig, offset_ms: int) -> None:
     rig.done(rig.broker.set_clock_offset(offset_ms, rig.now_ms))
-
-
-def reread(parts: list[AnyPart]) -> list[AnyPart]:
-    """As from a file."""
-    return [msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=AnyPart) for part in parts]
 
 
 # ---------------------------------------------------------------------- the fact

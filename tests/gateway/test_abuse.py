@@ -16,6 +16,7 @@ from cmqd_gateway.process.gateway_settings import Settings
 from support.eventually import eventually
 from support.gateway.cmq_requests import PATH, encoded
 from support.gateway.gateway_rig import GatewayRig, RigClock
+from support.server.fake_clock import StoppedTimer
 
 CERTIFICATE = Path(__file__).parents[1] / "support/tls/certificate.pem"
 KEY = CERTIFICATE.with_name("key.pem")
@@ -428,7 +429,7 @@ async def test_an_idle_connection_stays_open_for_longer_than_the_pools_of_the_sd
 
 
 async def test_a_client_that_does_not_read_is_closed():
-    guards = ConnectionGuards(10, 30.0, now := Counter())
+    guards = ConnectionGuards(10, 30.0, now := StoppedTimer())
     guard, transport = guards.make(Silent()), Aborted()
     guard.connection_made(transport)
 
@@ -520,16 +521,6 @@ async def test_a_client_that_waits_for_continue_is_answered(rig: GatewayRig):
 
 async def works(rig: GatewayRig) -> bool:
     return (await rig.call("ListQueue"))["code"] == 0
-
-
-class Counter:
-    """A clock."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 class Silent(asyncio.Protocol):

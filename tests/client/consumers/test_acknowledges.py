@@ -1,41 +1,19 @@
 """Consumers whose deletes ride in receives, against a server with a clock that the test turns."""
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import Any
-
 import pytest
 
-from cmqd_client import Client, ConsumedMessage, Consumer, connect
+from cmqd_client import Client, ConsumedMessage, connect
 from cmqd_client.consumers import intake
-from cmqd_client.consumers.consumer import Handler, MessageStream
+from cmqd_client.consumers.consumer import MessageStream
 from cmqd_client.consumers.intake import RIDING_WAIT_MS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.features import Feature
 from cmqd_protocol.protocol_errors import ErrorCode
-from support.client.consumer_parts import PAUSES, options, source
+from support.client.consumer_parts import PAUSES, options, running, source
 from support.client.faulty_link import LinkConnection
 from support.client.local_server import LocalServer
 from support.client.turned_clock import TurnedClock
 from support.eventually import eventually
-
-
-@asynccontextmanager
-async def running(
-    client: Client, handler: Handler[ConsumedMessage], clock: TurnedClock, **limits: Any
-) -> AsyncGenerator[Consumer, None]:
-    """Run a consumer of ``orders`` during the block; stopped at its end."""
-    consumer = Consumer(source(client), handler, options(clock, **limits))
-    task = asyncio.create_task(consumer.run())
-    await asyncio.sleep(0)
-    try:
-        yield consumer
-    except BaseException:
-        task.cancel()  # a failed test must not wait for its handlers
-        raise
-    consumer.stop()
-    await task
 
 
 async def counts(server: LocalServer) -> tuple[int, int]:

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any
@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from cmqd_client import Client, ConsumedMessage, Consumer, Reject, Retry, connect
-from cmqd_client.consumers.consumer import Handler, MessageStream
+from cmqd_client.consumers.consumer import MessageStream
 from cmqd_client.consumers.running import chained
 from cmqd_client.consumers.settlements import Settlements
 from cmqd_client.errors import ClientClosed, InternalError, PoisonMessage, QueueDeleted, QueueNotFound
@@ -27,7 +27,7 @@ from cmqd_client.queue import Queue
 from cmqd_protocol import messages as wire
 from cmqd_protocol.features import Feature
 from cmqd_protocol.protocol_errors import ErrorCode
-from support.client.consumer_parts import options, source
+from support.client.consumer_parts import options, running, source
 from support.client.local_server import LocalServer
 from support.client.turned_clock import TurnedClock
 from support.eventually import eventually
@@ -40,23 +40,6 @@ def an_older_server(server: LocalServer) -> None:
     ``test_consumer_acknowledges.py`` has the deletes that ride in receives.
     """
     server.link.features = [word for word in Feature if word is not Feature.ACKNOWLEDGE]
-
-
-@asynccontextmanager
-async def running(
-    client: Client, handler: Handler[ConsumedMessage], clock: TurnedClock | None = None, **limits: Any
-) -> AsyncGenerator[Consumer, None]:
-    """Run a consumer of ``orders`` during the block; stopped at its end."""
-    consumer = Consumer(source(client), handler, options(clock, **limits))
-    task = asyncio.create_task(consumer.run())
-    await asyncio.sleep(0)
-    try:
-        yield consumer
-    except BaseException:
-        task.cancel()  # a failed test must not wait for its handlers
-        raise
-    consumer.stop()
-    await task
 
 
 # ---------------------------------------------------------------------- handlers

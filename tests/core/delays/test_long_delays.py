@@ -1,14 +1,12 @@
 """Delays beyond CMQ's hour, times in place of delays, and the retention as a limit of both."""
 
-import msgspec
 import pytest
 
 from cmqd.core.domain_errors import InvalidArgument
 from cmqd.core.facts.delay_timers import SPAN_MS
 from cmqd.core.limits import Limits
-from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import ClockOffset, MessagesSent
-from support.core.builders import START_MS, Rig
+from support.core.builders import START_MS, Rig, reread
 from support.core.facts import facts
 from support.core.invariants import check_broker
 
@@ -240,11 +238,6 @@ def test_beyond_max_delayed_a_time_outlives_a_limit_that_was_lowered():
 
 
 # ---------------------------------------------------------------------- restarts
-
-
-def reread(parts: list[AnyPart]) -> list[AnyPart]:
-    """As from a file."""
-    return [msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=AnyPart) for part in parts]
 
 
 def with_delays() -> Rig:

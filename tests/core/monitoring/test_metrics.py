@@ -1,7 +1,5 @@
 """Metrics of the core: pages in order of name, and totals of accounts that never sink."""
 
-from collections.abc import Generator
-
 import pytest
 from msgspec.structs import asdict
 
@@ -12,21 +10,12 @@ from cmqd.core.operations.monitoring.metrics import ACCOUNTS_A_STEP, COUNTED_A_S
 from cmqd.core.runtime.counted_totals import AnyTotals
 from cmqd_types.totals import QueueTotals
 from support.core import alone
-from support.core.builders import ACCOUNT, Rig
+from support.core.builders import ACCOUNT, Rig, end_of
 
 
 def totals_of(broker: Broker, account: str | None = None) -> AccountTotals:
     """The totals after a whole round of steps."""
-    return result_of(broker.add_up_totals(account))
-
-
-def result_of(steps: Generator[None, None, AccountTotals]) -> AccountTotals:
-    """The totals at the end of a round."""
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return end.value
+    return end_of(broker.add_up_totals(account))
 
 
 def counted(broker: Broker, account: str | None = None) -> QueueTotals:
@@ -163,7 +152,7 @@ def test_totals_of_an_account_never_sink_whatever_is_deleted_between_two_steps()
         next(steps)
         rig.send(b"2", name=deleted)
         rig.delete_queue(deleted)
-        found = result_of(steps).queues.sent
+        found = end_of(steps).queues.sent
         assert highest <= found <= highest + 1
         highest = found
 

@@ -1,7 +1,5 @@
 """The largest queues, topics and subscriptions, and sums over all queues: equal to a sort of all pages."""
 
-from collections.abc import Generator
-
 import pytest
 
 from cmqd.core.broker import Broker
@@ -9,15 +7,7 @@ from cmqd.core.domain_errors import InvalidArgument
 from cmqd.core.facts.subscription_backlog import Deliveries
 from cmqd.core.operations.monitoring.top_metrics import RANKED_A_STEP, SHOWN_A_STEP, Top
 from cmqd_types.metrics import MetricSums, TopicMetrics
-from support.core.builders import ACCOUNT, Rig
-
-
-def end_of(steps: Generator[None, None, Top]) -> Top:
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return end.value
+from support.core.builders import ACCOUNT, Rig, end_of
 
 
 def top_of(broker: Broker, limit: int = 100, account: str | None = None) -> Top:

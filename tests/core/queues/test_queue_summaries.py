@@ -13,15 +13,7 @@ from cmqd.core.operations.queues.queue_summaries import MERGED_A_STEP, RANKED_A_
 from cmqd_types.metrics import QueueMetrics
 from cmqd_types.queues import QUEUE_SELECTIONS, QUEUE_SORTS, QueueSummary
 from support.cases import each_case
-from support.core.builders import ACCOUNT, Rig
-
-
-def end_of(steps: Generator[None, None, QueueList]) -> QueueList:
-    try:
-        while True:
-            next(steps)
-    except StopIteration as end:
-        return end.value
+from support.core.builders import ACCOUNT, Rig, end_of
 
 
 def list_of(

@@ -22,7 +22,6 @@ from cmqd.core.limits import MIB, Limits
 from cmqd.core.operations.sending.schedules import FIRED_AT_ONCE, FIRED_BYTES, PUT_OFF_MS
 from cmqd.core.outcome import WAITING, MissedFiring
 from cmqd.server.loop import cron
-from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import (
     ClockOffset,
     MessagesReceived,
@@ -32,7 +31,7 @@ from cmqd_segment.records import (
 )
 from cmqd_types.messages import Headers
 from cmqd_types.schedules import ScheduleInfo
-from support.core.builders import ACCOUNT, KEY, START_MS, Rig, every
+from support.core.builders import ACCOUNT, KEY, START_MS, Rig, every, reread
 from support.core.facts import facts
 
 MINUTE_MS = 60_000
@@ -70,11 +69,6 @@ def info(rig: Rig, name: str = "s") -> ScheduleInfo:
 
 def firings(rig: Rig) -> list[ScheduleFired]:
     return [record for _, record in rig.log.records() if isinstance(record, ScheduleFired)]
-
-
-def reread(parts: list[AnyPart]) -> list[AnyPart]:
-    """Parts as they come back from a file."""
-    return [msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=AnyPart) for part in parts]
 
 
 @pytest.fixture

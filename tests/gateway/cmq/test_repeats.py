@@ -22,6 +22,7 @@ from cmqd_gateway.process.gateway_settings import DEDUP_SECONDS, MAX_VALID_SECON
 from cmqd_protocol.messages import DeleteMessages, SendMessages
 from support.gateway.cmq_requests import PATH, encoded
 from support.gateway.gateway_rig import GatewayRig
+from support.server.fake_clock import StoppedTimer
 
 DOCS = Path(__file__).parents[3] / "docs" / "gateway.md"
 SEND = {"Action": "SendMessage", "queueName": "orders", "msgBody": "one"}
@@ -307,7 +308,7 @@ async def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch):
 
 async def test_a_busy_key_does_not_push_out_the_answers_of_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("cmqd_gateway.cmq.repeats.MAX_BYTES", 200 * ANSWER_BYTES)
-    answers = DeleteAnswers(Counter())
+    answers = DeleteAnswers(StoppedTimer())
     executed: list[str] = []
 
     async def delete(secret_id: str, name: str) -> None:
@@ -333,7 +334,7 @@ async def test_a_busy_key_does_not_push_out_the_answers_of_others(monkeypatch: p
 
 
 async def test_expired_answers_are_forgotten_also_of_keys_without_requests():
-    now = Counter()
+    now = StoppedTimer()
     answers = DeleteAnswers(now)
     for number in range(100):
         await answers.answer(f"key {number % 7}", f"old {number}", no_failures)
@@ -347,7 +348,7 @@ async def test_expired_answers_are_forgotten_also_of_keys_without_requests():
 
 
 async def test_an_answer_is_remembered_for_a_minute_from_its_decision():
-    now, executed = Counter(), list[float]()
+    now, executed = StoppedTimer(), list[float]()
     answers = DeleteAnswers(now)
 
     async def execute() -> dict[str, Any]:
@@ -360,16 +361,6 @@ async def test_an_answer_is_remembered_for_a_minute_from_its_decision():
 
     assert executed == [0.0, 60.0, 121.0]
     assert len(answers) == 1
-
-
-class Counter:
-    """A clock."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 async def test_a_delete_whose_client_left_keeps_its_connection_to_the_broker_until_it_is_answered():

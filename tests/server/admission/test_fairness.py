@@ -188,13 +188,6 @@ async def with_queue(rig: ServerRig) -> RigClient:
     return client
 
 
-def feed(client: RigClient, *requests: Request) -> None:
-    """Hand requests of any size to the server as a single read."""
-    for request in requests:
-        client.machine.send(request)
-    client.connection.data_received(b"".join(client.machine.data_to_send(0)))
-
-
 def pass_time(rig: ServerRig) -> None:
     """Let a step of the coarse time pass."""
     listener: Any = rig.server.listener
@@ -275,7 +268,7 @@ async def test_a_lone_frame_takes_turns_behind_others_or_a_full_log(rig: ServerR
     assert not len(rig.server.turns)
 
     rig.log.hold()
-    feed(client, *(wire.SendMessages(client.next_id(), "jobs", [bytes(MIB)]) for _ in range(5)))
+    client.feed(*(wire.SendMessages(client.next_id(), "jobs", [bytes(MIB)]) for _ in range(5)))
     await rig.turn()
     assert rig.log.pending.bytes >= AHEAD_BYTES
     other.connection.data_received(send_frame(other, 64 * 1024))
@@ -363,7 +356,7 @@ async def test_a_bulk_producer_keeps_the_next_commit_open_for_others(rig: Server
     bulk, other = await with_queue(rig), await rig.client()
     rig.log.hold()
 
-    feed(bulk, *(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(64)))
+    bulk.feed(*(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(64)))
     await rig.turn()
     before = rig.log.pending.bytes
     sending = other.begin(wire.SendMessages(other.next_id(), "jobs", [b"small"]))
@@ -386,8 +379,7 @@ async def test_requests_keep_their_order_while_they_are_put_off(rig: ServerRig) 
     client = await with_queue(rig)
     ids = [client.next_id() for _ in range(5)]
 
-    feed(
-        client,
+    client.feed(
         wire.SendMessages(ids[0], "jobs", [bytes(100_000)]),
         wire.ReceiveMessages(ids[1], "jobs", 16, 0),
         wire.ClearQueue(ids[2], "jobs"),
@@ -407,8 +399,8 @@ async def test_a_cancel_behind_a_request_that_is_put_off_neither_loses_nor_answe
     bulk = await with_queue(rig)
     rig.log.hold()
     ids = [bulk.next_id() for _ in range(64)]
-    feed(bulk, *(wire.SendMessages(request_id, "jobs", [bytes(960_000)]) for request_id in ids[:-1]))
-    feed(bulk, wire.ReceiveMessages(ids[-1], "empty", 1, 30_000))
+    bulk.feed(*(wire.SendMessages(request_id, "jobs", [bytes(960_000)]) for request_id in ids[:-1]))
+    bulk.feed(wire.ReceiveMessages(ids[-1], "empty", 1, 30_000))
     bulk.machine.send(wire.Cancel(ids[-2]))
     bulk.connection.data_received(b"".join(bulk.machine.data_to_send(0)))
     await rig.turn()
@@ -425,7 +417,7 @@ async def test_a_cancel_behind_a_request_that_is_put_off_neither_loses_nor_answe
 async def test_requests_that_are_put_off_when_the_server_drains_are_refused_and_change_nothing(rig: ServerRig) -> None:
     bulk = await with_queue(rig)
     rig.log.hold()
-    feed(bulk, *(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(20)))
+    bulk.feed(*(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(20)))
     await rig.turn()
     decided = rig.broker.facts.queues.find("admin", "jobs").index.active_count
 
@@ -444,7 +436,7 @@ async def test_requests_that_are_put_off_when_the_server_drains_are_refused_and_
 async def test_a_connection_that_breaks_leaves_no_turns(rig: ServerRig) -> None:
     bulk = await with_queue(rig)
     rig.log.hold()
-    feed(bulk, *(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(20)))
+    bulk.feed(*(wire.SendMessages(bulk.next_id(), "jobs", [bytes(960_000)]) for _ in range(20)))
     await rig.turn()
     decided = rig.broker.facts.queues.find("admin", "jobs").index.active_count
 
@@ -475,8 +467,8 @@ async def test_a_held_connection_dispatches_nothing_until_it_is_released(rig: Se
     # Sends that arrive together go through the same call, each for itself.
     rig.server.part(Dispatcher).dispatch = hold_at_the_first  # type: ignore[method-assign]
     rig.server.part(Dispatcher).runs = {}
-    feed(client, *(wire.SendMessages(client.next_id(), "jobs", [b"%d" % number]) for number in range(4)))
-    feed(client, wire.ListQueues(client.next_id()))
+    client.feed(*(wire.SendMessages(client.next_id(), "jobs", [b"%d" % number]) for number in range(4)))
+    client.feed(wire.ListQueues(client.next_id()))
     await rig.turn()
 
     assert seen == [1 + 1]
@@ -499,10 +491,10 @@ async def test_a_slow_reader_takes_no_turns(tmp_path: Path) -> None:
     client = await with_queue(rig)
     await client.send("jobs", bytes(50_000))
     client.transport.stuck = True
-    feed(client, wire.ReceiveMessages(client.next_id(), "jobs", 1))
+    client.feed(wire.ReceiveMessages(client.next_id(), "jobs", 1))
     await rig.turn()
     assert client.connection.is_slow
-    feed(client, wire.SendMessages(sending := client.next_id(), "jobs", [bytes(50_000)]))
+    client.feed(wire.SendMessages(sending := client.next_id(), "jobs", [bytes(50_000)]))
     await rig.turn()
     assert rig.broker.facts.queues.find("admin", "jobs").index.active_count == 0
 

@@ -23,7 +23,8 @@ from cmqd.server.loop.io_batch import IO_BATCH_SECONDS, LATE_INPUT_SECONDS
 from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import Request
-from support.server.server_rig import RigClient, ServerRig, StoppedTimer
+from support.server.fake_clock import StoppedTimer
+from support.server.server_rig import RigClient, ServerRig
 
 LIST_SECONDS = TURN_SECONDS / 2
 LISTS = 400
@@ -52,13 +53,6 @@ async def with_topic(rig: ServerRig) -> RigClient:
     return client
 
 
-def feed(client: RigClient, *requests: Request) -> None:
-    """Hand requests to the server as a single read."""
-    for request in requests:
-        client.machine.send(request)
-    client.connection.data_received(b"".join(client.machine.data_to_send(0)))
-
-
 def lists(client: RigClient, count: int = LISTS) -> list[Request]:
     return [wire.ListSubscriptions(client.next_id(), "news", "", 0, 1000) for _ in range(count)]
 
@@ -66,7 +60,7 @@ def lists(client: RigClient, count: int = LISTS) -> list[Request]:
 async def test_pipelined_lists_on_arrival_end_after_the_time_of_a_turn(rig: ServerRig, listed: list[float]) -> None:
     client = await with_topic(rig)
 
-    feed(client, *lists(client))
+    client.feed(*lists(client))
 
     assert len(listed) == TURN_SECONDS / LIST_SECONDS
     assert not client.transport.is_reading()
@@ -78,7 +72,7 @@ async def test_the_decoded_requests_behind_a_turn_count_in_the_memory_budget(
     client = await with_topic(rig)
     before = rig.server.part(MemoryBudget).held_bytes
 
-    feed(client, *lists(client))
+    client.feed(*lists(client))
 
     assert rig.server.part(MemoryBudget).held_bytes - before >= REQUEST_BYTES * (LISTS - len(listed))
     for _ in range(LISTS):
@@ -90,7 +84,7 @@ async def test_the_decoded_requests_behind_a_turn_count_in_the_memory_budget(
 
 async def test_a_send_beside_pipelined_lists_waits_for_two_io_batches(rig: ServerRig, listed: list[float]) -> None:
     client, other = await with_topic(rig), await rig.client()
-    feed(client, *lists(client))
+    client.feed(*lists(client))
 
     sending = other.begin(wire.SendMessages(other.next_id(), "jobs", [b"small"]))
     began = rig.timer.seconds
@@ -109,7 +103,7 @@ async def test_a_send_beside_pipelined_lists_waits_for_two_io_batches(rig: Serve
 
 async def test_the_sockets_are_polled_after_a_turn_that_its_time_has_ended(rig: ServerRig, listed: list[float]) -> None:
     client = await with_topic(rig)
-    feed(client, *lists(client))
+    client.feed(*lists(client))
     on_arrival = len(listed)
 
     await rig.turn(1)
@@ -130,7 +124,7 @@ async def test_receives_of_many_messages_end_a_turn(rig: ServerRig, monkeypatch:
 
     monkeypatch.setattr(rig.broker, "receive_all", receive_all)
     ids = [client.next_id() for _ in range(10)]
-    feed(client, *[wire.ReceiveMessages(request_id, "jobs", 256, 0) for request_id in ids])
+    client.feed(*[wire.ReceiveMessages(request_id, "jobs", 256, 0) for request_id in ids])
 
     assert received == TURN_SECONDS / LIST_SECONDS
     assert not client.transport.is_reading()
@@ -149,7 +143,7 @@ async def test_parked_requests_end_a_turn_and_go_on(rig: ServerRig, listed: list
     handlers: Any = rig.server.part(Dispatcher).handlers
     handle = handlers[wire.ListSubscriptions]
     handlers[wire.ListSubscriptions] = park
-    feed(client, *lists(client, 20))
+    client.feed(*lists(client, 20))
     handlers[wire.ListSubscriptions] = handle
 
     client.connection.flush()
@@ -167,7 +161,7 @@ async def test_lists_of_several_kinds_end_a_turn_and_keep_their_order(rig: Serve
         requests += [*lists(client, 1), wire.CreateQueue(client.next_id(), f"q{number}", {})]
     last = client.next_id()
 
-    feed(client, *requests, wire.ListQueues(last))
+    client.feed(*requests, wire.ListQueues(last))
 
     assert len(listed) == TURN_SECONDS / LIST_SECONDS
     for _ in range(40):
@@ -200,7 +194,7 @@ async def test_no_request_behind_the_end_of_a_turn_is_forgotten(rig: ServerRig, 
             requests = [any_request(client, random) for _ in range(random.choice([0, 1, 3, 30, 300]))]
             ids += [request.request_id for request in requests]
             if requests:
-                feed(client, *requests)
+                client.feed(*requests)
         await rig.turn(random.choice([0, 1, 3]))
 
     for _ in range(2000):
@@ -228,7 +222,7 @@ async def test_the_next_read_looks_at_the_clock(rig: ServerRig, listed: list[flo
 async def test_a_turn_is_charged_the_larger_of_bytes_and_cpu_time(rig: ServerRig, listed: list[float]) -> None:
     client = await with_topic(rig)
     connection = client.connection
-    feed(client, *lists(client, 20))
+    client.feed(*lists(client, 20))
 
     of_lists = connection.take_turn()
 
@@ -238,7 +232,7 @@ async def test_a_turn_is_charged_the_larger_of_bytes_and_cpu_time(rig: ServerRig
     await rig.turn()
     rig.timer.seconds += 1
     connection.hold()
-    feed(client, *[wire.DeleteMessages(client.next_id(), "jobs", [1]) for _ in range(3)])
+    client.feed(*[wire.DeleteMessages(client.next_id(), "jobs", [1]) for _ in range(3)])
     connection.is_held = False
     assert 3 * REQUEST_COST < connection.take_turn() < 4 * REQUEST_COST
 
@@ -259,7 +253,7 @@ async def test_requests_of_constant_cost_read_no_clock(rig: ServerRig, monkeypat
         lambda number: wire.PublishMessages(number, "news", [b"x"]),
     )
     for make in makes:
-        feed(client, *[make(client.next_id()) for _ in range(3)])
+        client.feed(*[make(client.next_id()) for _ in range(3)])
     await rig.turn()
 
     assert not turn_time.is_counted

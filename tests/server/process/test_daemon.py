@@ -12,13 +12,11 @@ from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import RecoveredBatch
 from cmqd.memory_log import MemoryDisk, MemoryLog
-from cmqd.server.process.broker_reload import Reload
-from cmqd.server.process.daemon import Daemon
 from cmqd.server.push.subscription_secrets import SubscriptionSecrets
 from cmqd.server.replies.answering import Answering
 from cmqd.server.server import Server
-from cmqd.settings import Settings
 from cmqd_segment.records import NumbersReserved
+from support.server.daemons import DaemonOverLog
 
 FAILURE = "database disk image is malformed"
 
@@ -30,18 +28,6 @@ class FailingLog(MemoryLog):
         async for batch in super().recover():
             yield batch
         self.fail(LogFailed(FAILURE))
-
-
-class DaemonOverLog(Daemon):
-    """A server over a given log."""
-
-    def __init__(self, folder: Path, log: Log) -> None:
-        settings = Settings(data=folder / "data", listen="127.0.0.1:0", ready_file=folder / "ready.json")
-        super().__init__(settings, Reload(settings, lambda: settings))
-        self._given_log = log
-
-    def _make_log(self) -> Log:
-        return self._given_log
 
 
 async def ended(folder: Path, log: Log) -> ExitCode:

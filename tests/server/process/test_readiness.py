@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from server.redundancy.test_standby import DaemonOverEngine
 
 from cmqd.log.values import EngineStatus
 from cmqd.server.process.readiness import (
@@ -26,6 +25,7 @@ from cmqd.server.redundancy.standby_metrics import StandbyFigures, standby_metri
 from cmqd.settings import Settings
 from support.engine.replicas import Replicas
 from support.eventually import eventually
+from support.server.daemons import DaemonOverEngine
 
 
 def leader(stalled_s: float, stuck_s: float) -> Any:

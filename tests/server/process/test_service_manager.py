@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server.process.test_daemon import DaemonOverLog
-from server.redundancy.test_standby import DaemonOverEngine
 
 from cmqd.memory_log import MemoryLog
 from cmqd.server.process.service_manager import EXTEND_EVERY_S, ServiceManager
 from support.engine.replicas import Replicas
 from support.eventually import eventually
+from support.server.daemons import DaemonOverEngine, DaemonOverLog
 
 PID = 4711
 

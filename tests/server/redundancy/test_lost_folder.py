@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from server.redundancy.test_standby import DaemonOverEngine
 
 import cmqd_client
 from cmqd_client import Message
 from support.engine.replicas import Replicas
 from support.eventually import eventually
+from support.server.daemons import DaemonOverEngine
 
 MESSAGES = 100_000
 BATCH = 250

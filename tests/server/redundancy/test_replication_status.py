@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from server.redundancy.test_standby import DaemonOverEngine
 from structlog.testing import capture_logs
 
 import cmqd_client
@@ -14,6 +13,7 @@ from cmqd.settings import Settings
 from support.engine.memory_engine import Fault
 from support.engine.replicas import Replicas
 from support.eventually import eventually
+from support.server.daemons import DaemonOverEngine
 
 
 @pytest.fixture

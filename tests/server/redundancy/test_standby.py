@@ -1,94 +1,25 @@
 """A standby refuses connections, names the leader, follows the log, and leads when the leader has ended."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cmqd_client
 from cmqd.exit_codes import ExitCode
-from cmqd.log.interface import Log
-from cmqd.log.values import Redundancy
 from cmqd.server.loop.clock import BrokerClock, wall_ms
 from cmqd.server.process import daemon
-from cmqd.server.process.broker_reload import Reload
-from cmqd.server.process.daemon import Daemon
 from cmqd.server.redundancy import leadership
 from cmqd.server.redundancy.engine_accounts import addresses_in
 from cmqd.server.server import Server
-from cmqd.settings import Settings
 from cmqd.storage.storage_errors import LeadLost
 from cmqd_client.errors import CmqError, OutcomeUnknown
 from support.engine.replicas import Replicas
 from support.eventually import eventually
+from support.server.daemons import DaemonOverEngine, url_of
 from support.tls.certificates import make_certificate, trusting_context
-
-
-def url_of(context_file: Path) -> str:
-    text = context_file.read_text()
-    return next(line.split('"')[1] for line in text.splitlines() if line.startswith("url"))
-
-
-class DaemonOverEngine(Daemon):
-    """A broker with its storage service on the loop of the test."""
-
-    def __init__(self, replicas: Replicas, folder: Path, storage: dict[str, int] | None = None, **named: Any) -> None:
-        settings = Settings(
-            data=folder,
-            listen="127.0.0.1:0",
-            ready_file=folder.with_suffix(".json"),
-            redundancy=Redundancy.POSTGRESQL,
-            engine_url="postgresql://in-memory",
-            **named,
-        )
-        super().__init__(settings, Reload(settings, lambda: settings))
-        self.ready_file = folder.with_suffix(".json")
-        self.replica = replicas.broker(folder.name, **(storage or {}))
-        self.ended: asyncio.Task[ExitCode] | None = None
-
-    def _make_log(self) -> Log:
-        return self.replica.log
-
-    def begin(self) -> None:
-        self.ended = asyncio.create_task(self.run())
-
-    async def led(self) -> None:
-        """Wait until the broker serves."""
-        ended = self.ended
-        assert ended is not None
-        await eventually(lambda: self.ready_file.exists() or ended.done())
-        assert not ended.done(), ended
-
-    @property
-    def server(self) -> Server:
-        """The server of a broker that leads."""
-        assert self._server is not None
-        return self._server
-
-    @property
-    def url(self) -> str:
-        """The URL of the administrator."""
-        return url_of(self._settings.data / "admin.context.toml")
-
-    @property
-    def address(self) -> str:
-        """The address of this broker, which leads."""
-        ready = json.loads(self.ready_file.read_text())
-        return f"{ready['host']}:{ready['port']}"
-
-    @property
-    def port(self) -> int:
-        """The port at which a standby listens, 0 before."""
-        return 0 if self.standby is None else self.standby.address[1]
-
-    async def end(self) -> ExitCode:
-        self._stop.set()
-        assert self.ended is not None
-        return await self.ended
 
 
 @pytest.fixture

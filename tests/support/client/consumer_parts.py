@@ -1,9 +1,13 @@
 """The parts of a consumer, for tests that put a consumer together by hand."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from math import inf
 from typing import Any
 
-from cmqd_client import Client, ConsumedMessage
+from cmqd_client import Client, ConsumedMessage, Consumer
+from cmqd_client.consumers.consumer import Handler
 from cmqd_client.consumers.consumption import ConsumptionLimits
 from cmqd_client.consumers.intake import Source
 from cmqd_client.consumers.options import ConsumerOptions
@@ -29,3 +33,20 @@ def source(client: Client) -> Source[ConsumedMessage]:
         poison=None,
         message=lambda intake, lease: ConsumedMessage(queue, intake, lease),
     )
+
+
+@asynccontextmanager
+async def running(
+    client: Client, handler: Handler[Any], clock: TurnedClock | None = None, **limits: Any
+) -> AsyncGenerator[Consumer, None]:
+    """Run a consumer of ``orders`` during the block; stopped at its end."""
+    consumer = Consumer(source(client), handler, options(clock, **limits))
+    task = asyncio.create_task(consumer.run())
+    await asyncio.sleep(0)
+    try:
+        yield consumer
+    except BaseException:
+        task.cancel()  # a failed test must not wait for its handlers
+        raise
+    consumer.stop()
+    await task

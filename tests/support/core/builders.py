@@ -1,6 +1,6 @@
 """A broker of the core with the clock, the log and the page-ins that the edge and the storage would give it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -42,6 +42,8 @@ from cmqd_types.messages import Headers, Labels, ReceivedMessage
 from cmqd_types.queues import RedriveStatus, RewindPreview, Rewound
 from support.core import alone
 from support.core.invariants import check_broker
+
+Result = TypeVar("Result")
 
 T = TypeVar("T")
 
@@ -494,3 +496,17 @@ class Rig:
         rig.now_ms = self.now_ms if step_to_ms is None else step_to_ms
         check_broker(broker)
         return rig
+
+
+def end_of(steps: Generator[None, None, Result]) -> Result:
+    """Return the result of work in steps, after all of its steps."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return end.value
+
+
+def reread(parts: list[AnyPart]) -> list[AnyPart]:
+    """Return the parts of a checkpoint as they come back from a file."""
+    return [msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=AnyPart) for part in parts]

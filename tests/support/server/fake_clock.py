@@ -30,3 +30,13 @@ class FakeClock:
 
     def jump(self, ms: int) -> None:
         self._wall_ms += ms
+
+
+class StoppedTimer:
+    """Seconds that pass only when a test says so: of I/O batches, and of the CPU."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds

@@ -28,7 +28,7 @@ from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import AnyReply, Cancel, Request, TransactionCheck
 from cmqd_types.messages import ReceivedMessage
 from support.core.invariants import check_broker
-from support.server.fake_clock import FakeClock
+from support.server.fake_clock import FakeClock, StoppedTimer
 from support.server.fake_pusher import FakePusher
 from support.server.invariants import check_accounts, check_checkers, check_outbox
 
@@ -124,16 +124,6 @@ class FakeTransport(asyncio.Transport):
         return data
 
 
-class StoppedTimer:
-    """Seconds that pass only when a test says so: of I/O batches, and of the CPU."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 @dataclass
 class RigClient:
     """A client: the protocol's own client machine, joined to the server's connection by hand."""
@@ -156,6 +146,12 @@ class RigClient:
         self.machine.send(request)
         self.deliver()
         return request.request_id
+
+    def feed(self, *requests: Request) -> None:
+        """Hand requests of any size to the server as a single read."""
+        for request in requests:
+            self.machine.send(request)
+        self.connection.data_received(b"".join(self.machine.data_to_send(0)))
 
     def next_id(self) -> int:
         self._last_id += 1
