@@ -21,6 +21,7 @@ ROOT_PACKAGES = (
     "cmqd_logs",
     "cmqd_protocol",
     "cmqd_segment",
+    "cmqd_sockets",
     "cmqd_types",
     "pyspark_cmqd",
 )
@@ -50,6 +51,7 @@ MAY_IMPORT = {
     "cmqd_logs": {"structlog"},
     "cmqd_protocol": {"cmqd_types", "msgspec"},
     "cmqd_segment": {"cmqd_types", "msgspec"},
+    "cmqd_sockets": set(),
     "cmqd_types": {"msgspec"},
     # Beside these fsspec, by name: installed only for reading URLs.
     "pyspark_cmqd": {

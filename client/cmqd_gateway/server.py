@@ -22,11 +22,12 @@ from cmqd_gateway.console import events as console_events
 from cmqd_gateway.console import routes as console_routes
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.connection_guard import CHECK_SECONDS, MAX_HEAD_BYTES
-from cmqd_gateway.http.https_port import TlsPort, tls_context
+from cmqd_gateway.http.https_port import TlsPort
 from cmqd_gateway.monitoring import routes as monitoring_routes
 from cmqd_gateway.process.gateway_logger import get_logger
 from cmqd_gateway.process.gateway_settings import split_address
 from cmqd_gateway.rest import routes as rest_routes
+from cmqd_sockets.tls import tls_context
 
 DRAIN_SECONDS: Final = 5.0
 """Time for requests in progress at the end."""

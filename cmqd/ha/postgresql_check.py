@@ -13,7 +13,7 @@ from cmqd.exit_codes import ExitCode
 from cmqd.ha.log_state import LOOK_SECONDS, LogState, NoState, read_state
 from cmqd.ha.output import Output
 from cmqd.ha.status import lines_of
-from cmqd.server.process.listening import is_loopback
+from cmqd_sockets.listening import is_loopback
 
 NO_FENCE = UnsafeSetting(
     "cmqd_rows",

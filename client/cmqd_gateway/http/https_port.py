@@ -3,9 +3,6 @@
     accepted ──► first byte ──► 0x16: TLS handshake ──► connection_guard ──► aiohttp
                      └──► any other byte: a refusal in plain HTTP, close
 
-asyncio's TLS listener does not count handshakes, gives each handshake 60 s, and keeps the context of its start.
-Therefore the port accepts plain sockets and begins TLS itself, as the broker's native port does.
-
 Rules:
 
 - A socket counts among the connections from its arrival on: it has a seat, which the connection takes over at the end
@@ -15,19 +12,17 @@ Rules:
 """
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from cmqd_gateway.http.connection_guard import ConnectionGuard, ConnectionGuards
 from cmqd_gateway.process.gateway_logger import get_logger
+from cmqd_sockets.tls import TLS_HANDSHAKE, Arrival
 
 _log = get_logger()
 
-TLS_HANDSHAKE: Final = b"\x16"
 _PLAIN_TEXT: Final = b"This port takes HTTPS only: begin the URL with https://\n"
 REFUSAL: Final = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n"
@@ -37,18 +32,6 @@ PLAIN_CLOSE_SECONDS: Final = 1.0
 _PLAIN_READS: Final = 16
 _READ_BYTES: Final = 4_096
 LEAST_HANDSHAKE_SECONDS: Final = 0.1
-
-
-def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return the TLS context of a certificate, with the settings of the broker's native port.
-
-    Raises:
-        OSError, ssl.SSLError: certificate or key cannot be used.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate, key)
-    return context
 
 
 class TlsPort:
@@ -78,7 +61,7 @@ class TlsPort:
 
     def make_arrival(self) -> asyncio.Protocol:
         """Return the protocol for a socket that was just accepted."""
-        return _Arrival(self._arrived)
+        return Arrival(self._arrived, lambda failure: _log.warning("connection_not_accepted", reason=str(failure)))
 
     async def close(self) -> None:
         """Close the sockets whose handshake has not ended."""
@@ -146,27 +129,3 @@ async def _refuse_plain(arrived: socket.socket) -> None:
         for _ in range(_PLAIN_READS):
             if not await loop.sock_recv(arrived, _READ_BYTES):
                 break
-
-
-class _Arrival(asyncio.Protocol):
-    """Takes the socket from the transport before a byte is read.
-
-    The socket goes on under another descriptor; the close of the transport closes the transport's descriptor alone.
-    """
-
-    def __init__(self, arrived: Callable[[socket.socket], None]) -> None:
-        self._arrived = arrived
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not checked by isinstance: the transports of uvloop are no subclasses.
-        accepted = cast("asyncio.Transport", transport)
-        descriptor = accepted.get_extra_info("socket").fileno()
-        try:
-            arrived = socket.socket(fileno=os.dup(descriptor))
-        except OSError as failure:
-            _log.warning("connection_not_accepted", reason=str(failure))
-            accepted.abort()
-            return
-        accepted.abort()
-        arrived.setblocking(False)
-        self._arrived(arrived)

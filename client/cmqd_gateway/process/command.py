@@ -32,7 +32,6 @@ from cmqd_gateway.broker.broker_keys import BrokerKeys
 from cmqd_gateway.broker.peers import Peers
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.http.https_port import tls_context
 from cmqd_gateway.process.gateway_logger import get_logger
 from cmqd_gateway.process.gateway_reload import Reload
 from cmqd_gateway.process.gateway_settings import Settings, SettingsError, is_loopback, shown, split_address
@@ -40,6 +39,8 @@ from cmqd_gateway.server import GatewayServer, ready_facts
 from cmqd_logs import lines
 from cmqd_logs.levels import LogFormat
 from cmqd_logs.lines import configure_logs
+from cmqd_sockets.listening import raise_descriptor_limit
+from cmqd_sockets.tls import tls_context
 
 USAGE: Final = 2
 CANNOT_OPEN: Final = 3
@@ -158,13 +159,6 @@ def broker_address(url: str, key: str) -> Address:
     address = parse_address(f"{scheme}://id:key@{rest}")
     secret_id, _, secret_key = key.partition(":")
     return msgspec.structs.replace(address, secret_id=secret_id, secret_key=secret_key)
-
-
-def raise_descriptor_limit() -> None:
-    """Raise this process's limit of open files as far as allowed: each connection takes one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def client_of(peers: Peers, settings: Settings, key: KeySecret, on_event: OnEvent | None = None) -> Client:

@@ -1,7 +1,6 @@
 """Settings of the gateway in a frozen table: meaning, default and range; each setting is a flag of ``cmqd-gateway``."""
 
 import dataclasses
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -9,6 +8,7 @@ from cyclopts import Group, Parameter, validators
 
 from cmqd_gateway.http.request_bodies import large_bodies
 from cmqd_logs.levels import LogFormat, LogLevel
+from cmqd_sockets import listening
 
 DEDUP_SECONDS: Final = 300
 """Time for which a broker remembers the dedup id of a send."""
@@ -186,11 +186,8 @@ def split_address(name: str, address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True for an address of this machine that no other machine can use."""
-    try:
-        return ip_address(host.partition("%")[0]).is_loopback
-    except ValueError:
-        return host == "localhost"
+    """Return True for an address of this machine that no other machine can use, and for the name ``localhost``."""
+    return host == "localhost" or listening.is_loopback(host)
 
 
 def shown(settings: Settings) -> dict[str, Any]:

@@ -46,7 +46,6 @@ from cmqd.server.clients.client_events import ClientEvents
 from cmqd.server.clients.connections import Connections
 from cmqd.server.loop.io_batch import IoBatch
 from cmqd.server.monitoring.counters import Counters
-from cmqd.server.process.listening import is_loopback
 from cmqd.server.replies.held_reply_memory import body_bytes
 from cmqd.server.replies.reply_gate import Gate, Outgoing
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
@@ -56,6 +55,7 @@ from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
 from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_protocol.server_connection import CONNECTION_RETRY_MS, ServerConnection
+from cmqd_sockets.listening import is_loopback
 from cmqd_types.inspection import ConnectionInfo
 
 _log = get_logger()

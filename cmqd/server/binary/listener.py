@@ -25,7 +25,7 @@ from cmqd.server.clients.connection_timer import STEP_MS, ConnectionTimer, local
 from cmqd.server.clients.connections import Connections
 from cmqd.server.loop.io_batch import IoBatch
 from cmqd.server.monitoring.counters import Counters
-from cmqd.server.process.listening import tls_context
+from cmqd.server.process.listening import tls_context_of
 from cmqd.server.replies.reply_gate import Gate
 from cmqd.server.requests.collecting import Collector
 from cmqd.settings import Settings
@@ -115,7 +115,7 @@ class Listener:
             OSError: the address cannot be had.
         """
         host, port = self._settings.listen_address
-        context = tls_context(self._settings)
+        context = tls_context_of(self._settings)
         if context is not None:
             self._tls_port = TlsPort(
                 loop=self._loop,

@@ -9,7 +9,6 @@ A socket at the door is bounded in time and number like a connection that has no
 """
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -20,10 +19,10 @@ from cmqd_protocol.frames import encode_preamble, frame
 from cmqd_protocol.handshake import VERSION
 from cmqd_protocol.messages import encoder, error
 from cmqd_protocol.protocol_errors import ErrorCode
+from cmqd_sockets.tls import TLS_HANDSHAKE, Arrival
 
 _log = get_logger()
 
-TLS_HANDSHAKE: Final = b"\x16"
 PLAIN_TEXT: Final = "this port takes TLS connections only: add ?tls=1 to the URL, or connect with TLS"
 # A client waits for the server's preamble before it says hello, and any version reads an error in the hello's place.
 REFUSAL: Final = encode_preamble(VERSION, 0) + frame(encoder.encode(error(0, ErrorCode.MALFORMED_FRAME, PLAIN_TEXT)))
@@ -55,7 +54,7 @@ class TlsPort:
 
     def make_arrival(self) -> asyncio.Protocol:
         """Return the protocol for a socket that was just accepted."""
-        return _Arrival(self._arrived)
+        return Arrival(self._arrived, lambda failure: _log.warning("connection_not_accepted", reason=str(failure)))
 
     def close(self) -> None:
         """Close the sockets without a first byte; handshakes under way end by their time limit."""
@@ -115,31 +114,6 @@ class TlsPort:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class _Arrival(asyncio.Protocol):
-    """Takes the socket from the transport before a byte is read.
-
-    The socket goes on under another descriptor; closing the transport closes its own descriptor only.
-    """
-
-    def __init__(self, arrived: Callable[[socket.socket], None]) -> None:
-        self._arrived = arrived
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Not an asyncio.Transport by inheritance: uvloop's transports are classes of their own.
-        arrived = cast("asyncio.Transport", transport)
-        descriptor = arrived.get_extra_info("socket").fileno()
-        try:
-            taken = socket.socket(fileno=os.dup(descriptor))
-        except OSError as failure:
-            # No descriptor is left; the listener keeps connections below the limit, so this passes.
-            _log.warning("connection_not_accepted", reason=str(failure))
-            arrived.abort()
-            return
-        arrived.abort()
-        taken.setblocking(False)
-        self._arrived(taken)
 
 
 class _PlainClient(asyncio.Protocol):

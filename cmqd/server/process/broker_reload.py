@@ -14,7 +14,7 @@ from typing import Any
 from cmqd.server.binary.listener import Listener
 from cmqd.server.broker_logger import get_logger
 from cmqd.server.process.http_gateway import HttpGateway
-from cmqd.server.process.listening import tls_context
+from cmqd.server.process.listening import tls_context_of
 from cmqd.settings import SettingError, Settings
 from cmqd_logs.lines import set_log_level
 
@@ -61,7 +61,7 @@ class Reload:
         if listener is None or not listener.uses_tls or read.tls_certificate is None:
             return False
         try:
-            context = await asyncio.to_thread(tls_context, read)
+            context = await asyncio.to_thread(tls_context_of, read)
         except (OSError, ssl.SSLError) as failure:
             _log.error("tls_not_reloaded", reason=str(failure), text="the certificate and key before stay in use")
             return False

@@ -61,7 +61,7 @@ from cmqd.server.process.http_gateway import (
     http_url,
     needs_private_listener,
 )
-from cmqd.server.process.listening import connection_limit, raise_descriptor_limit
+from cmqd.server.process.listening import connection_limit
 from cmqd.server.process.readiness import Readiness, readiness_of_leader, readiness_of_standby
 from cmqd.server.process.recovery import Recovery
 from cmqd.server.process.service_manager import of_this_process
@@ -82,6 +82,7 @@ from cmqd.storage.storage_errors import LeadLost, PoolerBetween
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_logs import lines
 from cmqd_logs.levels import LogFormat, LogLevel
+from cmqd_sockets.listening import raise_descriptor_limit
 
 _log = get_logger()
 _T = TypeVar("_T")

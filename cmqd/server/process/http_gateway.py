@@ -39,9 +39,9 @@ from cmqd.child_python import child_python
 from cmqd.server.access.accounts_file import Key
 from cmqd.server.broker_logger import get_logger
 from cmqd.server.part import part
-from cmqd.server.process.listening import is_loopback
 from cmqd.server.process.readiness import Readiness
 from cmqd.settings import SettingError, Settings
+from cmqd_sockets.listening import is_loopback
 from cmqd_types.keys import Role
 
 _log = get_logger()

@@ -1,22 +1,13 @@
-"""Preparations for listening, for every wire protocol: descriptors, the limit of connections, TLS."""
+"""Preparations for listening, for every wire protocol: the limit of connections, TLS."""
 
-import resource
 import ssl
-from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 from cmqd.settings import Settings
+from cmqd_sockets.tls import tls_context
 
 KEPT_BACK_DESCRIPTORS: Final = 64
 """For the pipes to the storage process, files of accounts, the listening sockets and their spare."""
-
-
-def raise_descriptor_limit() -> int:
-    """Raise this process's limit of open files as far as allowed; return the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
 
 
 def connection_limit(requested: int, descriptors: int, pushes: int = 0) -> int:
@@ -27,17 +18,7 @@ def connection_limit(requested: int, descriptors: int, pushes: int = 0) -> int:
     return min(requested, possible) if requested else possible
 
 
-def is_loopback(host: str) -> bool:
-    """Return True for an address of this machine that no other machine can use."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address).is_loopback
-
-
-def tls_context(settings: Settings) -> ssl.SSLContext | None:
+def tls_context_of(settings: Settings) -> ssl.SSLContext | None:
     """Return the TLS context of the settings, None without TLS.
 
     Raises:
@@ -45,7 +26,4 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     """
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.tls_certificate, settings.tls_key)
-    return context
+    return tls_context(settings.tls_certificate, settings.tls_key)

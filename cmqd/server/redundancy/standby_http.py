@@ -14,7 +14,7 @@ from typing import Final, cast
 from urllib.parse import parse_qs, urlsplit
 
 from cmqd.server.binary.listener import BACKLOG
-from cmqd.server.process.listening import tls_context
+from cmqd.server.process.listening import tls_context_of
 from cmqd.server.process.readiness import Readiness
 from cmqd.settings import DEFAULT_HTTP_PORT, Settings, parse_address
 
@@ -41,7 +41,7 @@ class StandbyHttp:
     async def start(self) -> None:
         """Listen. Raises OSError, ssl.SSLError."""
         host, port = parse_address(self._settings.http, DEFAULT_HTTP_PORT)
-        tls = tls_context(self._settings)
+        tls = tls_context_of(self._settings)
         self._server = await asyncio.get_running_loop().create_server(
             lambda: _Connection(self),
             host,

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from cmqd.server.binary.listener import BACKLOG
 from cmqd.server.clients.connection_timer import local_ms
-from cmqd.server.process.listening import tls_context
+from cmqd.server.process.listening import tls_context_of
 from cmqd.settings import Settings
 from cmqd_protocol.limits import NONCE_BYTES
 from cmqd_protocol.protocol_errors import ErrorCode
@@ -41,7 +41,7 @@ class StandbyListener:
         """Listen; return the bound address. Raises OSError, ssl.SSLError."""
         host, port = self._settings.listen_address
         self._server = await self._loop.create_server(
-            lambda: _Refused(self), host, port, backlog=BACKLOG, reuse_address=True, ssl=tls_context(self._settings)
+            lambda: _Refused(self), host, port, backlog=BACKLOG, reuse_address=True, ssl=tls_context_of(self._settings)
         )
         self.address = self._server.sockets[0].getsockname()[:2]
         return self.address
