@@ -73,7 +73,6 @@ FOLDERS_OF_CODE = ("cmqd", "protocol", "client", "bench", "tests")
 # Folders with more than 20 files, and the reason. The list only becomes shorter.
 LARGE_FOLDERS = {
     "bench/results": "a file for each measurement that a page shows",
-    "client/cmqd_gateway/console/static/ui": "STILL: parts of the console's pages, to be sorted by idea",
     "cmqd/decisions": "a record for each decision, in the order of their numbers",
 }
 
