@@ -44,7 +44,7 @@ LACKING = VENVS / "lacking"
 REMAINING = VENVS / "remaining"
 """A file of the last run: the part that failed and the parts behind it. Absent if no part failed, or if the failure is
 final."""
-FINAL = ("kill-rounds", "failing-calls", "restarts", "redundancy", "fuzz", "models")
+FINAL = ("kill-rounds", "failing-calls", "redundancy", "fuzz", "models")
 """Parts whose failure is final: they look for lost messages or for bugs, and their choices are random, or, of the
 models, always the same."""
 KILL_ROUNDS = 100
@@ -189,9 +189,18 @@ def install_nothing(_deadline: float) -> None:
 
 
 def run_kill_rounds() -> None:
-    counts = {"CMQD_KILL_ROUNDS": str(KILL_ROUNDS), "CMQD_POWER_FAILURES": str(POWER_FAILURES)}
-    files = ("tests/system/kills/test_kill_nine.py", "tests/system/power/test_only_fsynced_survives.py")
-    run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=counts)
+    counts = {
+        "CMQD_KILL_ROUNDS": str(KILL_ROUNDS),
+        "CMQD_POWER_FAILURES": str(POWER_FAILURES),
+        "CMQD_RESTART_ROUNDS": str(RESTARTS),
+        "CMQD_UNUSED_QUEUES": "1",
+    }
+    kills = [
+        f"tests/system/kills/test_{name}.py" for name in ("kill_nine", "consumers_survive_restarts", "unused_queues")
+    ]
+    files = (*kills, "tests/system/power/test_only_fsynced_survives.py")
+    # All at once, because most of their time is waiting.
+    run_pytest(sys.executable, "-n", "4", "--dist", "loadfile", *files, environment=counts)
 
 
 def run_models() -> None:
@@ -208,15 +217,6 @@ def run_failing_calls() -> None:
     run_pytest(
         sys.executable, "-s", "tests/system/power/test_failing_calls.py", environment={"CMQD_FAILING_CALLS": "sites"}
     )
-
-
-def run_restarts() -> None:
-    rounds = {"CMQD_RESTART_ROUNDS": str(RESTARTS)}
-    run_pytest(sys.executable, "tests/system/kills/test_consumers_survive_restarts.py", environment=rounds)
-
-
-def run_unused_queues() -> None:
-    run_pytest(sys.executable, "tests/system/kills/test_unused_queues.py", environment={"CMQD_UNUSED_QUEUES": "1"})
 
 
 def run_costs() -> None:
@@ -569,10 +569,8 @@ def run_redundancy() -> None:
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
     Part("failing-calls", lacks_failing_calls, install_nothing, run_failing_calls),
-    Part("restarts", lacks_nothing, install_nothing, run_restarts),
     Part("models", lacks_nothing, install_nothing, run_models),
     Part("fuzz", lacks_nothing, install_nothing, run_fuzz),
-    Part("unused-queues", lacks_nothing, install_nothing, run_unused_queues),
     Part("costs", lacks_nothing, install_nothing, run_costs),
     Part("long-benches", lacks_nothing, install_nothing, run_long_benches),
     Part("lowest-versions", lacks_nothing, install_lowest, run_lowest),

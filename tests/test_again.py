@@ -86,7 +86,7 @@ def test_a_run_of_parts_is_resumed_at_the_part_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: list[str], status: int, resumed: list[str]
 ) -> None:
     runs: list[str] = []
-    of_test = [failing_part(name, runs, failures) for name in ("unused-queues", "wheels", "models")]
+    of_test = [failing_part(name, runs, failures) for name in ("costs", "wheels", "models")]
     monkeypatch.setattr(parts, "PARTS", tuple(of_test))
     monkeypatch.setattr(parts, "VENVS", tmp_path)
     monkeypatch.setattr(parts, "REMAINING", tmp_path / "remaining")
