@@ -67,24 +67,11 @@ you write a rig, a client or a loop that waits."""
 Result = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """A row of the table; the file is in ``bench/results``, named by commit and scenario."""
-
-    work: str
-    file: str
-    rate: Callable[[Result], float]
-    server_cpu_us: Callable[[Result], float] | None
-    also: Callable[[Result], str]
-    bar: str = ""
-    """The label in the plot; empty if the row has no bar."""
-
-
 def _rate(result: Result) -> float:
     return float(result["messages_per_second"])
 
 
-def _cpu(result: Result) -> float:
+def _cpu(result: Result) -> float | None:
     return float(result["server_cpu_us_per_message"])
 
 
@@ -92,68 +79,64 @@ def _latency(result: Result) -> str:
     return f"latency p50 {result['latency_ms']['p50']:.1f} ms, p99 {result['latency_ms']['p99']:.1f} ms"
 
 
-def _no_remark(_: Result) -> str:
-    return ""
+@dataclass(frozen=True)
+class Measurement:
+    """A row of the table; the file is in ``bench/results``, named by commit and scenario."""
+
+    work: str
+    file: str
+    bar: str = ""
+    """The label in the plot; empty if the row has no bar."""
+    also: Callable[[Result], str] = lambda result: ""
+    rate: Callable[[Result], float] = _rate
+    server_cpu_us: Callable[[Result], float | None] = _cpu
+
+
+def _fan_out(queues: int) -> Measurement:
+    return Measurement(
+        f"publish to {queues} queues (per copy)",
+        f"c00b6ef8eb-fanout{queues}",
+        f"publish to {queues} queues, per copy",
+        lambda result: f"{result['disk_bytes_per_copy']:.0f} bytes of disk per copy",
+        lambda result: float(result["copies_per_second"]),
+        lambda result: float(result["server_cpu_us_per_copy"]),
+    )
 
 
 MEASUREMENTS = (
     Measurement(
         "send, receive and delete, one message per request",
         "50a394d6ad-cycle-1",
-        _rate,
-        _cpu,
-        _no_remark,
-        bar="send + receive + delete, batch 1",
+        "send + receive + delete, batch 1",
     ),
     Measurement(
         "send, receive and delete, 16 messages per request",
         "50a394d6ad-cycle-16",
-        _rate,
-        _cpu,
-        _no_remark,
-        bar="send + receive + delete, batch 16",
+        "send + receive + delete, batch 16",
     ),
-    Measurement("one message at a time, 2,000 a second", "50a394d6ad-latency", _rate, _cpu, _latency),
+    Measurement("one message at a time, 2,000 a second", "50a394d6ad-latency", also=_latency),
     Measurement(
         "10,000 idle connections in long polls, 500 messages a second",
         "50a394d6ad-idle",
-        _rate,
-        _cpu,
-        lambda result: f"{result['rss_kib_per_connection']:.1f} KiB of memory per connection; {_latency(result)}",
+        also=lambda result: f"{result['rss_kib_per_connection']:.1f} KiB of memory per connection; {_latency(result)}",
     ),
     Measurement(
         "receive and delete from a backlog of 10,000,000",
         "50a394d6ad-backlog",
-        _rate,
-        _cpu,
+        "receive + delete from a backlog",
         lambda result: (
             f"backlog: {result['rss_growth_mib']:.0f} MiB of memory; restart after SIGKILL: "
             f"{result['restart_seconds']:.1f} s"
         ),
-        bar="receive + delete from a backlog",
     ),
-    Measurement(
-        "publish to 10 queues (per copy)",
-        "c00b6ef8eb-fanout10",
-        lambda result: float(result["copies_per_second"]),
-        lambda result: float(result["server_cpu_us_per_copy"]),
-        lambda result: f"{result['disk_bytes_per_copy']:.0f} bytes of disk per copy",
-        bar="publish to 10 queues, per copy",
-    ),
-    Measurement(
-        "publish to 100 queues (per copy)",
-        "c00b6ef8eb-fanout100",
-        lambda result: float(result["copies_per_second"]),
-        lambda result: float(result["server_cpu_us_per_copy"]),
-        lambda result: f"{result['disk_bytes_per_copy']:.0f} bytes of disk per copy",
-        bar="publish to 100 queues, per copy",
-    ),
+    _fan_out(10),
+    _fan_out(100),
     Measurement(
         "Spark reads the log, all columns",
         "50a394d6ad-spark",
-        lambda result: float(result["batch"]["messages_per_second"]["cmqd"]),
-        None,
-        lambda result: f"{result['batch']['of_parquet']['best']:.2f} of the rate of Parquet",
+        also=lambda result: f"{result['batch']['of_parquet']['best']:.2f} of the rate of Parquet",
+        rate=lambda result: float(result["batch"]["messages_per_second"]["cmqd"]),
+        server_cpu_us=lambda result: None,
     ),
 )
 
@@ -168,7 +151,8 @@ def measurements_table() -> str:
     lines = ["| work | messages/s | server CPU per message | |", "| --- | ---: | ---: | --- |"]
     for measurement in MEASUREMENTS:
         result = load(measurement)
-        cpu = f"{measurement.server_cpu_us(result):.3g} µs" if measurement.server_cpu_us else ""
+        cpu_us = measurement.server_cpu_us(result)
+        cpu = "" if cpu_us is None else f"{cpu_us:.3g} µs"
         row = (measurement.work, f"{measurement.rate(result):,.0f}", cpu, measurement.also(result))
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
@@ -189,11 +173,7 @@ def sources_table() -> str:
 
 def plot() -> str:
     """Return the plot of server CPU per message as SVG: a bar per row that has a label."""
-    bars = [
-        (measurement.bar, measurement.server_cpu_us(load(measurement)))
-        for measurement in MEASUREMENTS
-        if measurement.bar and measurement.server_cpu_us
-    ]
+    bars = [(each.bar, each.server_cpu_us(load(each)) or 0.0) for each in MEASUREMENTS if each.bar]
     label_width, bar_width, row_height, top = 250, 400, 30, 40
     height = top + row_height * len(bars) + 8
     scale = bar_width / max(value for _, value in bars)

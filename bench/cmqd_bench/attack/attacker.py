@@ -8,13 +8,13 @@ import selectors
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
-from urllib.parse import unquote, urlsplit
+from random import getrandbits
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
-from cmqd_protocol.client_connection import ClientConnection
-from cmqd_protocol.events import Opened
+from cmqd_bench.load.connect import authenticate_blocking
 from cmqd_protocol.frames import encode_preamble, frame, header
 from cmqd_protocol.limits import VERSION
 from cmqd_protocol.messages import (
@@ -82,35 +82,16 @@ class Assault:
 
 def _connect(url: str, *, authenticate: bool) -> socket.socket:
     parts = urlsplit(url)
-    assert parts.hostname is not None
-    connection = socket.create_connection((parts.hostname, parts.port or 0), 10)
+    connection = socket.create_connection((parts.hostname or "", parts.port or 0), 10)
     if not authenticate:
         connection.sendall(encode_preamble(VERSION, VERSION))
         return connection
-    machine = ClientConnection(
-        secret_id=unquote(parts.username or ""),
-        secret_key=unquote(parts.password or ""),
-        nonce=os.urandom(32),
-        now_ms=0,
-    )
-    opened = False
-    while not opened:
-        for piece in machine.data_to_send(0):
-            connection.sendall(piece)
-        data = connection.recv(65_536)
-        if not data:
-            raise ConnectionError("the server closed the connection during the handshake")
-        machine.receive_data(data, 0)
-        opened = any(isinstance(event, Opened) for event in machine.events())
+    authenticate_blocking(url, connection)
     return connection
 
 
-def _zeros(_assault: Assault) -> bytes:
-    return _ZEROS
-
-
-def _cancels(_assault: Assault) -> bytes:
-    return _CANCELS
+def _always(data: bytes) -> Callable[[Assault], bytes]:
+    return lambda _: data
 
 
 def _unfinished(assault: Assault) -> bytes:
@@ -118,8 +99,11 @@ def _unfinished(assault: Assault) -> bytes:
 
 
 def _bulk(assault: Assault) -> bytes:
-    sent = assault.written // len(_BULK_SEND)
-    return _BULK_SEND if sent - assault.replies < BULK_OUTSTANDING else b""
+    if assault.filled - assault.replies >= BULK_OUTSTANDING:
+        return b""
+    assault.filled += 1
+    # [16, u32 number, ...]: the number follows the header, the array's byte and the operation.
+    return _BULK_SEND[:7] + (2**31 + assault.filled).to_bytes(4, "big") + _BULK_SEND[11:]
 
 
 def _publishes(assault: Assault) -> bytes:
@@ -152,7 +136,7 @@ def _sessions(assault: Assault) -> bytes:
     numbers = range(assault.filled + 1, assault.filled + SESSIONS + 1)
     assault.filled += SESSIONS
     return b"".join(
-        frame(encoder.encode(SendMessages(number, BULK_QUEUE, [b"x"], session=_new_session(), sequence=1)))
+        frame(encoder.encode(SendMessages(number, BULK_QUEUE, [b"x"], session=getrandbits(63) | 1, sequence=1)))
         for number in numbers
     )
 
@@ -170,40 +154,42 @@ def _reads(make: Callable[[int], Request]) -> Callable[[Assault], bytes]:
     return reads
 
 
-def _new_session() -> int:
-    return int.from_bytes(os.urandom(8), "big") | 1
-
-
 _ZEROS: Final = bytes(CHUNK)
 _CANCELS: Final = frame(encoder.encode(Cancel(1))) * (CHUNK // 8)
 _BULK_SEND: Final = frame(encoder.encode(SendMessages(2**32 - 1, BULK_QUEUE, [os.urandom(BULK_BYTES)])))
 
-ATTACKS: Final[Mapping[str, tuple[bool, Callable[[Assault], bytes]]]] = {
-    "zeros": (False, _zeros),
-    "zeros-authenticated": (True, _zeros),
-    "cancels": (True, _cancels),
-    "unfinished": (True, _unfinished),
-    "bulk": (True, _bulk),
-    "publishes": (True, _publishes),
-    "dedup-ids": (True, _dedup_ids),
-    "sessions": (True, _sessions),
-    "subscription-lists": (True, _reads(lambda number: ListSubscriptions(number, LISTED_TOPIC))),
-    "queue-lists": (True, _reads(ListQueues)),
-    "topic-attributes": (True, _reads(lambda number: GetTopicAttributes(number, LISTED_TOPIC))),
+
+class Attack(NamedTuple):
+    """A kind of attack."""
+
+    refill: Callable[[Assault], bytes]
+    """Returns the next bytes of a connection; empty = wait for a reply."""
+    connections: Sequence[int] = (1,)
+    """Numbers of connections, a case of the command each."""
+    is_authenticated: bool = True
+    has_lists: bool = False
+    """True if the attack reads lists of many objects."""
+    is_of_other_account: bool = False
+    """True if the attack comes from a second account, not from that of the healthy client."""
+
+
+def _of_lists(make: Callable[[int], Request]) -> Attack:
+    return Attack(_reads(make), has_lists=True, is_of_other_account=True)
+
+
+ATTACKS: Final[Mapping[str, Attack]] = {
+    "zeros": Attack(_always(_ZEROS), (1, 50), is_authenticated=False),
+    "zeros-authenticated": Attack(_always(_ZEROS), (1, 50)),
+    "cancels": Attack(_always(_CANCELS), (1, 50)),
+    "unfinished": Attack(_unfinished, (150,)),
+    "bulk": Attack(_bulk),
+    "publishes": Attack(_publishes),
+    "dedup-ids": Attack(_dedup_ids, (4,), is_of_other_account=True),
+    "sessions": Attack(_sessions, (4,), is_of_other_account=True),
+    "subscription-lists": _of_lists(lambda number: ListSubscriptions(number, LISTED_TOPIC)),
+    "queue-lists": _of_lists(ListQueues),
+    "topic-attributes": _of_lists(lambda number: GetTopicAttributes(number, LISTED_TOPIC)),
 }
-"""Attacks by name: True if the attack authenticates, and the function that returns the next bytes of a connection
-(empty = wait for a reply)."""
-
-READING: Final = frozenset({"subscription-lists", "queue-lists", "topic-attributes"})
-"""Attacks that read lists of many objects."""
-OF_OTHER_ACCOUNT: Final = frozenset({"dedup-ids", "sessions"}) | READING
-"""Attacks made from a second account, not from that of the healthy client."""
-
-
-def _bulk_frame(number: int) -> bytes:
-    """Encode a bulk send with a new request number."""
-    # [16, u32 number, ...]: the number follows the header, the array's byte and the operation.
-    return _BULK_SEND[:7] + number.to_bytes(4, "big") + _BULK_SEND[11:]
 
 
 def _write(assault: Assault) -> bool:
@@ -212,8 +198,6 @@ def _write(assault: Assault) -> bool:
         assault.data, assault.position = assault.refill(assault), 0
         if not assault.data:
             return False
-        if assault.refill is _bulk:
-            assault.data = _bulk_frame(2**31 + assault.written // len(_BULK_SEND))
     count = assault.connection.send(memoryview(assault.data)[assault.position : assault.position + CHUNK])
     assault.position += count
     assault.written += count
@@ -234,16 +218,17 @@ def _read(assault: Assault) -> None:
 
 def attack(kind: str, url: str, connections: int, seconds: float) -> dict[str, int]:
     """Attack for ``seconds`` from ``connections`` connections; return counts."""
-    authenticate, refill = ATTACKS[kind]
     selector = selectors.DefaultSelector()
     stop_at = time.monotonic() + seconds
     counts = {"bytes": 0, "reconnects": 0, "replies": 0}
     dropped_at: list[float] = []
 
     def join() -> None:
-        connection = _connect(url, authenticate=authenticate)
+        connection = _connect(url, authenticate=ATTACKS[kind].is_authenticated)
         connection.setblocking(False)
-        selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE, Assault(connection, refill))
+        selector.register(
+            connection, selectors.EVENT_READ | selectors.EVENT_WRITE, Assault(connection, ATTACKS[kind].refill)
+        )
 
     def drop(assault: Assault) -> None:
         counts["bytes"] += assault.written

@@ -17,13 +17,12 @@ import msgspec
 import uvloop
 
 from cmqd_bench.attack.attacker import (
+    ATTACKS,
     BULK_QUEUE,
     LISTED_QUEUES,
     LISTED_SUBSCRIPTIONS,
     LISTED_TOPIC,
-    OF_OTHER_ACCOUNT,
     OTHER_ACCOUNT,
-    READING,
     WIDE_FILTERS,
     WIDE_QUEUES,
     WIDE_TAGS,
@@ -109,7 +108,7 @@ async def _attack(plan: Attack, kind: str, connections: int, broker: Broker) -> 
         client = await _healthy_client(session, kind)
         await client.send_for(WARM_UP_SECONDS, plan.rate)
         calm = await client.send_for(CALM_SECONDS, plan.rate)
-        url = await _other_account(session, kind) if kind in OF_OTHER_ACCOUNT else broker.ready.url
+        url = await _other_account(session, kind) if ATTACKS[kind].is_of_other_account else broker.ready.url
         before = broker.rss_mib()
         command = [sys.executable, "-m", "cmqd_bench.attack.attacker", kind, url, str(connections)]
         attacker = await asyncio.create_subprocess_exec(
@@ -174,7 +173,7 @@ async def _other_account(session: Session, kind: str) -> str:
     url = urlunsplit(parts._replace(netloc=f"{key.secret_id}:{key.secret_key}@{parts.hostname}:{parts.port}"))
     attacker = await open_connection(url)
     await request(attacker, CreateQueue(1, BULK_QUEUE, {}))
-    if kind in READING:
+    if ATTACKS[kind].has_lists:
         await request(attacker, CreateTopic(1, LISTED_TOPIC, {}))
         queues = [f"queue-{number}" for number in range(LISTED_QUEUES)]
         await request_all(attacker, [CreateQueue(number, name, {}) for number, name in enumerate(queues, 1)])

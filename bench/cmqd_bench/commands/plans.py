@@ -14,22 +14,7 @@ T = TypeVar("T")
 SPARK_PARTS = ("batch", "prune", "stream", "sink", "tail")
 CURVE_NAMES = ("queues", "connections", "waiting", "backlog", "subscribers", "body", "batch", "rate")
 """The scale curves, in the order in which they run."""
-ATTACK_CASES: Sequence[tuple[str, int]] = (
-    ("zeros", 1),
-    ("zeros", 50),
-    ("zeros-authenticated", 1),
-    ("zeros-authenticated", 50),
-    ("cancels", 1),
-    ("cancels", 50),
-    ("unfinished", 150),
-    ("bulk", 1),
-    ("publishes", 1),
-    ("dedup-ids", 4),
-    ("sessions", 4),
-    ("subscription-lists", 1),
-    ("queue-lists", 1),
-    ("topic-attributes", 1),
-)
+ATTACK_CASES = tuple((kind, count) for kind, attack in ATTACKS.items() for count in attack.connections)
 """Attacks and their numbers of connections."""
 
 

@@ -139,7 +139,7 @@ class Site:
                 seconds=60 + missing / SLOWEST_FILL,
                 limit=missing,
             )
-            outcome = run(self._program, job, on_start=_nothing, on_end=_nothing)
+            outcome = run(self._program, job)
         if outcome.total_sent < missing:
             raise LoadFailed(f"the broker took {outcome.total_sent:,} of {missing:,} messages")
         # The kernel writes gigabytes of dirty pages for seconds after a fill. Commits beside that wait for the disk and
@@ -152,10 +152,6 @@ class Site:
         self.queues(names)
         stops = [stop_at(name, batch, size) for name in names]
         return Load(items=_deleted, stops=stops, walkers=self.connect(connections))
-
-
-def _nothing() -> None:
-    pass
 
 
 Prepare = Callable[[Site, int], Load]

@@ -9,22 +9,22 @@ import json
 import shutil
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cmqd_bench.commands.plans import Curves
 from cmqd_bench.curves.catalog import CURVES, Curve
 from cmqd_bench.curves.cliffs import judgement
 from cmqd_bench.curves.loads import Site
+from cmqd_bench.documents.parts import conditions_text, curve_tables
 from cmqd_bench.figures.results import Conditions, Gap, Peer, Results, Row, to_json, write
-from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root, version_of
+from cmqd_bench.machine.conditions import raise_file_limit, scratch_root, version_of
 from cmqd_bench.peers.cmqd_peer import CmqdPeer
 from cmqd_bench.peers.compiler import load_program
 from cmqd_bench.peers.errors import LoadFailed
 from cmqd_bench.peers.harness import Sampler, line_of, row_of
 from cmqd_bench.peers.job import run
 from cmqd_bench.peers.peer import pids_of, resume, rss_mib_of
-from cmqd_bench.peers.running import gap_of, reason_of, started, tell
+from cmqd_bench.peers.running import gap_of, reason_of, run_conditions, started, tell
 
 FILES = 24_000
 """Open files: 10,000 connections at both ends of the loopback belong to two processes, each with its own limit."""
@@ -109,18 +109,6 @@ def hindrance(plan: Curves, curve: Curve, step: int, *, seconds_left: float, rss
     return ""
 
 
-def described(plan: Curves, root: Path) -> Conditions:
-    """Return the conditions of a run that begins now."""
-    facts = conditions(root)
-    return Conditions(
-        **{name: value for name, value in facts.items() if name in Conditions.__struct_fields__},  # pyright: ignore[reportArgumentType]
-        started=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        load="C generator",
-        seconds=plan.seconds,
-        turns=plan.turns,
-    )
-
-
 def told(gap: Gap) -> str:
     """Return a missing step as a line of text."""
     return f"{gap.scenario} {gap.x:,.0f}, turn {gap.turn}: {'FAILED' if gap.is_failure else 'left out'}: {gap.reason}"
@@ -128,28 +116,7 @@ def told(gap: Gap) -> str:
 
 def to_text(results: Results) -> str:
     """Return the tables for people, a curve each, then the cliffs."""
-    lines: list[str] = []
-    for scenario in results.scenarios:
-        unit = f"us/{scenario.item}"
-        lines += ["", f"{scenario.name}: {scenario.title}"]
-        lines.append(
-            f"  {scenario.x:>20} {'turn':>4} {scenario.item + '/s':>12} {unit:>12} {'p50 ms':>9} {'p99 ms':>9}"
-            f" {'load us':>8} {'RSS MiB':>8} {'others':>6}"
-        )
-        lines += [
-            f"  {row.x:>20,.0f} {row.turn:>4} {row.rate:>12,.0f} {row.cpu_us:>12,.2f} {_ms(row.p50_ms)}"
-            f" {_ms(row.p99_ms)} {row.load_us:>8,.2f} {row.rss_mib:>8,.0f} {row.other_cores:>6.2f}"
-            for row in sorted(results.rows, key=lambda row: (row.x, row.turn))
-            if row.scenario == scenario.name
-        ]
-    lines += ["", *judgement(results), *map(told, results.gaps)]
-    facts = results.conditions
-    lines += ["", f"{facts.cpu}, {facts.cores} cores, load {facts.load_average}, commit {facts.commit or 'unknown'}"]
-    return "\n".join(lines).lstrip("\n")
-
-
-def _ms(value: float | None) -> str:
-    return f"{'-':>9}" if value is None else f"{value:>9,.2f}"
+    return "\n\n".join([curve_tables(results), *judgement(results), *map(told, results.gaps), conditions_text(results)])
 
 
 def results_of(plan: Curves, facts: Conditions, run: CurvesRun) -> Results:
@@ -178,7 +145,7 @@ def print_curves(plan: Curves) -> None:
     program = load_program()
     raise_file_limit(FILES)
     root = scratch_root(plan.scratch)
-    facts = described(plan, root)
+    facts = run_conditions(plan, root)
     run = CurvesRun(plan, root, program)
     try:
         run.run()

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
 from cmqd_bench.commands.options import SCENARIOS, Options
 from cmqd_bench.figures.measure import summary
@@ -127,6 +127,17 @@ def _line(name: str, value: object, note: str = "") -> str:
     else:
         shown = str(value)
     return f"  {name.replace('_', ' '):<36} {shown:>14}  {note}".rstrip()
+
+
+def outline(figures: Figures, indent: str = "") -> list[str]:
+    """Return figures as lines of text, those of a part below its name; the figures by round are left out."""
+    lines: list[str] = []
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            lines += [f"  {indent}{name.replace('_', ' ')}", *outline(cast("Figures", value), f"{indent}  ")]
+        elif name != "rounds":
+            lines.append(indent + _line(name, value))
+    return lines
 
 
 def _loads(loads: Mapping[str, Figures]) -> list[str]:

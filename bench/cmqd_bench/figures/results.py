@@ -214,19 +214,6 @@ def ratio(point: Point, reference: Point, figure: Callable[[Row], float | None])
     return spread([value / base for value, base in pairs if value is not None and base])
 
 
-def without_figure(results: Results, scenario: str) -> list[tuple[str, str, str]]:
-    """Return peer, build and reason of each peer without any row in a scenario, in the order of the gaps.
-
-    Peers that the machine does not have are in no scenario, and are not listed.
-    """
-    measured = {(row.peer, row.build) for row in results.rows if row.scenario == scenario}
-    reasons: dict[tuple[str, str], str] = {}
-    for gap in results.gaps:
-        if gap.scenario == scenario and (gap.peer, gap.build) not in measured:
-            reasons.setdefault((gap.peer, gap.build), "failed: " * gap.is_failure + gap.reason)
-    return [(peer, build, reason) for (peer, build), reason in reasons.items()]
-
-
 def to_json(results: Results) -> bytes:
     """Return the content of a file: a line per row and per gap, so that a diff shows rows."""
     head = msgspec.to_builtins(results)

@@ -22,8 +22,7 @@ from cmqd_bench.load.wire import (
     PUBLISHED,
     RECEIVED,
     SENT,
-    AcknowledgeTemplate,
-    DeleteTemplate,
+    HandlesTemplate,
     LoadConnection,
     RequestFailed,
     SendTemplate,
@@ -38,7 +37,7 @@ from cmqd_bench.load.wire import (
     receive_frame,
     stamp_of,
 )
-from cmqd_protocol.messages import COMMIT, EndTransactions, SendHalfMessages
+from cmqd_protocol.messages import COMMIT, DeleteMessages, EndTransactions, ReceiveMessages, SendHalfMessages
 
 LONG_WAIT_MS = 20_000
 """The polling wait of consumers: below the 30 s that the broker allows, far above any wait in a run."""
@@ -240,7 +239,7 @@ class Consumer:
     ) -> None:
         self._connection = connection
         self._receive = receive_frame(queue, max_messages=batch, wait_ms=LONG_WAIT_MS, request_id=RECEIVE_ID)
-        self._delete = DeleteTemplate(queue)
+        self._delete = HandlesTemplate(DeleteMessages(1, queue, []))
         self._delete_id = RECEIVE_ID
         self._counts = [0] * 128
         """Messages in the delete under way, by its request id."""
@@ -309,7 +308,7 @@ class AcknowledgingConsumer(Consumer):
         super().__init__(connection, queue, batch, tally, gate=gate)
         self._held = 0
         """Messages that the receive under way deletes."""
-        self._receive_and_delete = AcknowledgeTemplate(queue, max_messages=batch, wait_ms=LONG_WAIT_MS)
+        self._receive_and_delete = HandlesTemplate(ReceiveMessages(1, queue, batch, LONG_WAIT_MS, None, []))
 
     def _on_received(self, payload: bytes) -> None:
         handles = self._measure(payload)

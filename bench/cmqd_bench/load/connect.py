@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import time
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -18,18 +19,44 @@ def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+def _client(url: str) -> ClientConnection:
+    parts = urlsplit(url)
+    return ClientConnection(
+        secret_id=unquote(parts.username or ""),
+        secret_key=unquote(parts.password or ""),
+        nonce=os.urandom(32),
+        now_ms=_now_ms(),
+        product="cmqd_bench",
+    )
+
+
+def authenticate_blocking(url: str, connection: socket.socket) -> None:
+    """Authenticate a blocking connection.
+
+    Raises:
+        ConnectionError: the server refuses or closes the connection.
+    """
+    client = _client(url)
+    while True:
+        for piece in client.data_to_send(_now_ms()):
+            connection.sendall(piece)
+        for event in client.events():
+            if isinstance(event, ConnectionEnded):
+                raise ConnectionError(f"the server refused a connection: {event.name}: {event.text}")
+            if isinstance(event, Opened):
+                return
+        data = connection.recv(65_536)
+        if not data:
+            raise ConnectionError("the server closed the connection during the handshake")
+        client.receive_data(data, _now_ms())
+
+
 class Handshake(asyncio.Protocol):
     """Authenticates, then hands its transport to a LoadConnection, the result of ``opened``."""
 
-    def __init__(self, secret_id: str, secret_key: str) -> None:
+    def __init__(self, url: str) -> None:
         self.opened: asyncio.Future[LoadConnection] = asyncio.get_running_loop().create_future()
-        self._connection = ClientConnection(
-            secret_id=secret_id,
-            secret_key=secret_key,
-            nonce=os.urandom(32),
-            now_ms=_now_ms(),
-            product="cmqd_bench",
-        )
+        self._connection = _client(url)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are asyncio's in all but inheritance.
@@ -66,11 +93,10 @@ async def open_connection(url: str) -> LoadConnection:
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
-    secret_id, secret_key = unquote(parts.username or ""), unquote(parts.password or "")
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             _, handshake = await asyncio.get_running_loop().create_connection(
-                lambda: Handshake(secret_id, secret_key), parts.hostname, parts.port
+                lambda: Handshake(url), parts.hostname, parts.port
             )
             return await handshake.opened
     except TimeoutError:

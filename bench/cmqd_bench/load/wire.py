@@ -16,7 +16,6 @@ import msgspec
 
 from cmqd_bench.failures import BenchFailed
 from cmqd_protocol.messages import (
-    DeleteMessages,
     Error,
     HandlesDone,
     MessagesPublished,
@@ -158,40 +157,23 @@ def receive_frame(queue: str, *, max_messages: int, wait_ms: int, request_id: in
     return frame(ReceiveMessages(request_id, queue, max_messages, wait_ms))
 
 
-class DeleteTemplate:
-    """Deletes from a queue: only the handles are encoded anew."""
-
-    __slots__ = ("_encode", "_head", "_tail")
-
-    def __init__(self, queue: str) -> None:
-        # [0x94, opcode, request id, queue, handles]: an empty list is the last byte, a small id one byte.
-        empty = encoder.encode(DeleteMessages(1, queue, []))
-        self._head, self._tail = empty[:2], empty[3:-1]
-        self._encode = msgspec.msgpack.Encoder().encode
-
-    def of(self, handles: Sequence[int], request_id: int) -> bytes:
-        """Return the frame that deletes ``handles``; ``request_id`` is below 128."""
-        message = b"%b%c%b%b" % (self._head, request_id, self._tail, self._encode(handles))
-        return len(message).to_bytes(4, "big") + message
-
-
 ALL_ACKNOWLEDGED = b"\x90\xc0"
 """End of the reply to a receive with deletes: no failures, no error."""
 
 
-class AcknowledgeTemplate:
-    """Receives with deletes: only the handles are encoded anew."""
+class HandlesTemplate:
+    """A request whose last field is an empty list of receipt handles: only the handles are encoded anew."""
 
     __slots__ = ("_encode", "_head", "_tail")
 
-    def __init__(self, queue: str, *, max_messages: int, wait_ms: int) -> None:
-        # [0x97, opcode, request id, queue, most, wait, visibility, handles]: an empty list is the last byte.
-        empty = encoder.encode(ReceiveMessages(1, queue, max_messages, wait_ms, None, []))
+    def __init__(self, request: WireMessage) -> None:
+        # [array, opcode, request id, ..., handles]: an empty list is the last byte, a small id one byte.
+        empty = encoder.encode(request)
         self._head, self._tail = empty[:2], empty[3:-1]
         self._encode = msgspec.msgpack.Encoder().encode
 
     def of(self, handles: Sequence[int], request_id: int) -> bytes:
-        """Return the frame that deletes ``handles`` and receives; ``request_id`` is below 128."""
+        """Return the frame with ``handles``; ``request_id`` is below 128."""
         message = b"%b%c%b%b" % (self._head, request_id, self._tail, self._encode(handles))
         return len(message).to_bytes(4, "big") + message
 

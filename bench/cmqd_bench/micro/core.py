@@ -28,16 +28,7 @@ def broker_with(messages: int = 0, *, window_bytes: int = 1 << 30) -> Broker:
 
 def send(broker: Broker, batch: int, delay_ms: int | list[int] | None = None) -> None:
     """Send a batch."""
-    broker.send_all(
-        ACCOUNT,
-        QUEUE,
-        [
-            wire.SendMessages(
-                1, queue=QUEUE, bodies=[BODY] * batch, headers=None, delay_ms=delay_ms, session=0, sequence=0
-            )
-        ],
-        now_ms=START_MS,
-    )
+    broker.send_all(ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, [BODY] * batch, None, delay_ms)], now_ms=START_MS)
 
 
 def receive(broker: Broker, batch: int, visibility_timeout_ms: int = LONG_MS) -> list[int]:
@@ -56,12 +47,7 @@ def _send(batch: int) -> Work:
 
     def work() -> int:
         for _ in range(MESSAGES // batch):
-            broker.send_all(
-                ACCOUNT,
-                QUEUE,
-                [wire.SendMessages(1, queue=QUEUE, bodies=bodies, headers=None, delay_ms=None, session=0, sequence=0)],
-                now_ms=START_MS,
-            )
+            broker.send_all(ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, bodies)], now_ms=START_MS)
         return MESSAGES
 
     return work
@@ -73,16 +59,8 @@ def _send_numbered() -> Work:
 
     def work() -> int:
         for sequence in range(1, MESSAGES + 1):
-            broker.send_all(
-                ACCOUNT,
-                QUEUE,
-                [
-                    wire.SendMessages(
-                        1, queue=QUEUE, bodies=bodies, headers=None, delay_ms=None, session=77, sequence=sequence
-                    )
-                ],
-                now_ms=START_MS,
-            )
+            sends = [wire.SendMessages(1, QUEUE, bodies, session=77, sequence=sequence)]
+            broker.send_all(ACCOUNT, QUEUE, sends, now_ms=START_MS)
         return MESSAGES
 
     return work
@@ -111,12 +89,7 @@ def _receive_by_waiting(batch: int) -> Work:
             broker.receive_all(
                 ACCOUNT, QUEUE, [wire.ReceiveMessages(1, QUEUE, batch, 20_000, LONG_MS)], [waiter], now_ms=START_MS
             )
-            broker.send_all(
-                ACCOUNT,
-                QUEUE,
-                [wire.SendMessages(1, queue=QUEUE, bodies=bodies, headers=None, delay_ms=None, session=0, sequence=0)],
-                now_ms=START_MS,
-            )
+            broker.send_all(ACCOUNT, QUEUE, [wire.SendMessages(1, QUEUE, bodies)], now_ms=START_MS)
         return MESSAGES
 
     return work
@@ -141,9 +114,7 @@ def _send_together(clients: int) -> Work:
     def work() -> int:
         for sequence in range(1, MESSAGES // clients + 1):
             sends = [
-                wire.SendMessages(
-                    1, queue=QUEUE, bodies=[BODY], headers=None, delay_ms=None, session=client, sequence=sequence
-                )
+                wire.SendMessages(1, QUEUE, [BODY], session=client, sequence=sequence)
                 for client in range(1, clients + 1)
             ]
             broker.send_all(ACCOUNT, QUEUE, sends, now_ms=START_MS)

@@ -3,14 +3,13 @@
 import asyncio
 import os
 import socket
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 from msgspec import structs
 
+from cmqd_bench.load.connect import authenticate_blocking
 from cmqd_bench.load.wire import ERROR, decode_error, frame
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import commit, version_of
@@ -20,8 +19,6 @@ from cmqd_bench.peers.job import Request as Template
 from cmqd_bench.peers.log_watch import LogWatch
 from cmqd_bench.peers.peer import Load, Peer, Reader, connect
 from cmqd_bench.peers.works import TABLE_RATE, Work
-from cmqd_protocol.client_connection import ClientConnection
-from cmqd_protocol.events import ConnectionEnded, Opened
 from cmqd_protocol.messages import (
     CreateQueue,
     DeleteMessages,
@@ -162,27 +159,9 @@ class CmqdPeer(Peer):
     def connect(self) -> socket.socket:
         """Open an authenticated connection."""
         assert self._broker is not None
-        url = urlsplit(self._broker.ready.url)
         opened = connect(self._broker.ready.port)
-        handshake = ClientConnection(
-            secret_id=unquote(url.username or ""),
-            secret_key=unquote(url.password or ""),
-            nonce=os.urandom(32),
-            now_ms=_now_ms(),
-            product="cmqd_bench",
-        )
-        while True:
-            for data in handshake.data_to_send(_now_ms()):
-                opened.sendall(data)
-            for event in handshake.events():
-                if isinstance(event, ConnectionEnded):
-                    raise PeerFailed(f"cmqd refused a connection: {event.name}: {event.text}")
-                if isinstance(event, Opened):
-                    return opened
-            data = opened.recv(65536)
-            if not data:
-                raise PeerFailed("cmqd closed a connection during the handshake")
-            handshake.receive_data(data, _now_ms())
+        authenticate_blocking(self._broker.ready.url, opened)
+        return opened
 
     def ask(self, message: Request) -> bytes:
         """Send an administrative request; return the payload of the reply."""
@@ -215,7 +194,3 @@ def _reply(reader: Reader) -> bytes:
         error = decode_error(payload)
         raise PeerFailed(f"cmqd: {error.name}: {error.text}")
     return payload
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

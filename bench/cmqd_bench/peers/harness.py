@@ -9,10 +9,9 @@ further turn there, and a peer that does not start has no further measurement.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from typing import Any
 from cmqd_bench.commands.plans import Peers
 from cmqd_bench.figures import results
 from cmqd_bench.figures.histogram import Histogram
-from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root
+from cmqd_bench.machine.conditions import raise_file_limit, scratch_root
 from cmqd_bench.machine.processes import cpu_seconds, machine_busy_seconds
 from cmqd_bench.peers.catalog import catalog
 from cmqd_bench.peers.compiler import load_program
 from cmqd_bench.peers.errors import LoadFailed, PeerFailed
 from cmqd_bench.peers.job import Job, Outcome, body_of, run
 from cmqd_bench.peers.peer import Peer, halt, pids_of, resume, rss_mib_of
-from cmqd_bench.peers.running import RunningPeers, gap_of, reason_of, started, tell
+from cmqd_bench.peers.running import RunningPeers, gap_of, reason_of, run_conditions, started, tell
 from cmqd_bench.peers.table import REFERENCE_SPREAD, reference_variation, to_text
 from cmqd_bench.peers.works import Work, turn_order, works_of
 
@@ -207,16 +206,12 @@ class Harness:
                 limit=messages,
                 **fields,
             )
-            outcome = run(self._program, job, on_start=_nothing, on_end=_nothing)
+            outcome = run(self._program, job)
         finally:
             load.close()
         if outcome.total_sent < messages:
             raise LoadFailed(f"{peer.name} took {outcome.total_sent} of {messages} messages in {FILL_SECONDS:.0f} s")
         return outcome.total_sent
-
-
-def _nothing() -> None:
-    pass
 
 
 def check_counts(peer: Peer, queue: str, filled: int, outcome: Outcome) -> None:
@@ -320,8 +315,7 @@ def run_peers(plan: Peers, on_results: Callable[[results.Results], None]) -> res
     program = load_program()
     raise_file_limit(FILES)
     root = scratch_root(plan.scratch)
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    facts: dict[str, Any] = conditions(root)
+    facts = run_conditions(plan, root, plan.body)
     with started(catalog(plan.peers, plan.builds, plan.moto), root, keep=plan.keep) as (running, gaps):
         described = [
             results.Peer(name=peer.name, title=peer.title, version=peer.version(), durability=peer.durability)
@@ -331,37 +325,19 @@ def run_peers(plan: Peers, on_results: Callable[[results.Results], None]) -> res
             tell(f"{entry.title} {entry.version}: {entry.durability}")
         harness = Harness(program, running, plan)
         measured = Measured(gaps=gaps)
+        so_far = results.Results(
+            kind="peers",
+            conditions=facts,
+            # Builds of cmqd share an entry: that of the first.
+            peers=list({entry.name: entry for entry in [*described, *reversed(described)]}.values()),
+            scenarios=[work.scenario() for work in works],
+            rows=measured.rows,
+            gaps=measured.gaps,
+        )
         for work in works:
             measured.add(steadiest(partial(harness.turns, work), plan.repeats))
-            on_results(results_of(plan, facts, started_at, described, works, measured))
-    return results_of(plan, facts, started_at, described, works, measured)
-
-
-def results_of(
-    plan: Peers,
-    facts: Mapping[str, Any],
-    started_at: str,
-    peers: Sequence[results.Peer],
-    works: Sequence[Work],
-    measured: Measured,
-) -> results.Results:
-    """Return the file of results of a run; builds of cmqd share an entry of ``peers``."""
-    unique = {peer.name: peer for peer in reversed(peers)}
-    return results.Results(
-        kind="peers",
-        conditions=results.Conditions(
-            started=started_at,
-            load="C generator",
-            seconds=plan.seconds,
-            turns=plan.turns,
-            body=plan.body,
-            **{name: value for name, value in facts.items() if name in results.Conditions.__struct_fields__},
-        ),
-        peers=[unique[name] for name in dict.fromkeys(peer.name for peer in peers)],
-        scenarios=[work.scenario() for work in works],
-        rows=measured.rows,
-        gaps=measured.gaps,
-    )
+            on_results(so_far)
+    return so_far
 
 
 def line_of(row: results.Row) -> str:

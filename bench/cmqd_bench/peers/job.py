@@ -221,7 +221,9 @@ def parse_report(text: bytes) -> Outcome:
     raise LoadFailed(failure.error)
 
 
-def run(program: Path, job: Job, *, on_start: Callable[[], None], on_end: Callable[[], None]) -> Outcome:
+def run(
+    program: Path, job: Job, *, on_start: Callable[[], object] = str, on_end: Callable[[], object] = str
+) -> Outcome:
     """Run a job; ``on_start`` and ``on_end`` are called when the measured time begins and ends.
 
     Raises:

@@ -5,15 +5,31 @@ import sys
 import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
-from cmqd_bench.figures.results import Gap
+from cmqd_bench.commands.plans import Curves, Peers
+from cmqd_bench.figures.results import Conditions, Gap
+from cmqd_bench.machine.conditions import conditions
 from cmqd_bench.peers.peer import Peer, halt, pids_of, resume
 
 
 def tell(line: str) -> None:
     """Print progress; on standard error, because standard output is for the report."""
     print(line, file=sys.stderr, flush=True)
+
+
+def run_conditions(plan: Curves | Peers, root: Path, body: int = 256) -> Conditions:
+    """Return the conditions of a run that begins now."""
+    facts = conditions(root)
+    return Conditions(
+        **{name: value for name, value in facts.items() if name in Conditions.__struct_fields__},  # pyright: ignore[reportArgumentType]
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        load="C generator",
+        seconds=plan.seconds,
+        turns=plan.turns,
+        body=body,
+    )
 
 
 def gap_of(

@@ -4,21 +4,16 @@ Three brokers in turns, on one disk: without redundancy (fsync), with redundancy
 standby broker. A sender has one request outstanding, so a batch is a row of the log, and a commit.
 """
 
-import asyncio
-import json
 import statistics
-import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-
-import uvloop
 
 from cmqd_bench.commands.plans import Redundancy
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.machine.conditions import conditions, scratch_root
 from cmqd_bench.machine.processes import cpu_seconds, family
-from cmqd_bench.redundancy.pair import Pair, pair_of_brokers
+from cmqd_bench.redundancy.pair import Pair, print_measured
 from cmqd_client import Queue, connect
 
 BATCH = 256
@@ -74,8 +69,10 @@ async def turn(costs: Costs, broker: Broker, messages: int, pair: Pair | None) -
         costs.single_p50_ms.append(await latencies(queue, _SINGLES, 1))
 
 
-async def measure(pair: Pair, none: Broker, plan: Redundancy) -> list[Costs]:
+async def measure(plan: Redundancy, pair: Pair, folder: Path) -> list[Costs]:
     """Measure the kinds in turns; the standby broker starts after half of the turns."""
+    (folder / "none").mkdir()
+    none = Broker(folder / "none")
     await none.start()
     await pair.start(with_standby=False)
     rows = [Costs(NONE), Costs(ALONE), Costs(PAIR)]
@@ -93,26 +90,19 @@ async def measure(pair: Pair, none: Broker, plan: Redundancy) -> list[Costs]:
 
 def print_redundancy(plan: Redundancy) -> None:
     """Measure and print the costs of redundancy."""
-    root = scratch_root(plan.scratch)
-    facts = conditions(root)
-    with (
-        tempfile.TemporaryDirectory(dir=root) as folder,
-        pair_of_brokers(Path(folder)) as pair,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        (Path(folder) / "none").mkdir()
-        rows = runner.run(measure(pair, Broker(Path(folder) / "none"), plan))
-    if plan.json:
-        print(json.dumps({"conditions": facts, "costs": [asdict(row) for row in rows]}))
-        return
-    print(", ".join(f"{name}: {value}" for name, value in facts.items()))
-    print(f"medians of turns of {plan.messages} messages of {len(BODY)} bytes in batches of {BATCH}, one outstanding")
-    print(f"{'':20}{'CPU, us a message':>42}{'p50, ms':>18}")
-    print(f"{'':20}{'broker':>8}{'primary':>9}{'standby':>9}{'standby broker':>16}{'batch':>10}{'single':>8}")
-    for row in rows:
-        cells = ((row.broker, 8), (row.primary, 9), (row.standby, 9), (row.standby_broker, 16))
-        cells += ((row.batch_p50_ms, 10), (row.single_p50_ms, 8))
-        print(f"{row.kind:20}" + "".join(_median(values, width) for values, width in cells))
+
+    def show(rows: list[Costs]) -> None:
+        print(
+            f"medians of turns of {plan.messages} messages of {len(BODY)} bytes in batches of {BATCH}, one outstanding"
+        )
+        print(f"{'':20}{'CPU, us a message':>42}{'p50, ms':>18}")
+        print(f"{'':20}{'broker':>8}{'primary':>9}{'standby':>9}{'standby broker':>16}{'batch':>10}{'single':>8}")
+        for row in rows:
+            cells = ((row.broker, 8), (row.primary, 9), (row.standby, 9), (row.standby_broker, 16))
+            cells += ((row.batch_p50_ms, 10), (row.single_p50_ms, 8))
+            print(f"{row.kind:20}" + "".join(_median(values, width) for values, width in cells))
+
+    print_measured(plan, partial(measure, plan), "costs", show)
 
 
 def _median(values: list[float], width: int) -> str:

@@ -1,13 +1,20 @@
 """Two brokers over three PostgreSQL servers, made by the tests' ``tests/support/postgresql``."""
 
+import json
 import socket
 import sys
-from collections.abc import Generator
+import tempfile
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
+import uvloop
+
+from cmqd_bench.commands.plans import OnDisk
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.machine.conditions import ConditionsError
+from cmqd_bench.machine.conditions import ConditionsError, conditions, scratch_root
 
 _TESTS = Path(__file__).resolve().parents[3] / "tests"
 sys.path.append(str(_TESTS))
@@ -17,6 +24,11 @@ from support.mixed_faults.roles import Roles  # noqa: E402
 from support.postgresql.installation import Installation, find_programs  # noqa: E402
 from support.postgresql.servers import PostgresCluster  # noqa: E402
 from support.processes.silent_port import reserve_port  # noqa: E402
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 class Pair:
@@ -85,6 +97,24 @@ def pair_of_brokers(folder: Path) -> Generator[Pair]:
             yield pair
         finally:
             pair.close()
+
+
+def print_measured(
+    plan: OnDisk,
+    measure: Callable[[Pair, Path], Coroutine[None, None, list[T]]],
+    name: str,
+    show: Callable[[list[T]], None],
+) -> None:
+    """Measure over a new pair, and print the conditions and the rows: as JSON under ``name``, or by ``show``."""
+    root = scratch_root(plan.scratch)
+    facts = conditions(root)
+    with tempfile.TemporaryDirectory(dir=root) as folder, pair_of_brokers(Path(folder)) as pair:
+        rows = uvloop.run(measure(pair, Path(folder)))
+    if plan.json:
+        print(json.dumps({"conditions": facts, name: [asdict(row) for row in rows]}))
+        return
+    print(", ".join(f"{fact}: {value}" for fact, value in facts.items()))
+    show(rows)
 
 
 def _listens(port: int) -> bool:

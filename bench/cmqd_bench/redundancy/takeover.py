@@ -10,20 +10,14 @@ manager of the databases acts at once here.
 """
 
 import asyncio
-import json
 import statistics
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-
-import uvloop
+from dataclasses import dataclass, field
 
 from cmqd_bench.commands.plans import Takeover
-from cmqd_bench.machine.conditions import conditions, scratch_root
 from cmqd_bench.redundancy.callers import Callers
-from cmqd_bench.redundancy.pair import Pair, pair_of_brokers
+from cmqd_bench.redundancy.pair import Pair, print_measured
 
 PATIENCE_SECONDS = 60.0
 OUTAGES = (5.0, 20.0)
@@ -124,28 +118,20 @@ async def measure(pair: Pair, rounds: int) -> list[Scene]:
 
 def print_takeover(plan: Takeover) -> None:
     """Measure and print the times of takeover."""
-    root = scratch_root(plan.scratch)
-    facts = conditions(root)
-    with (
-        tempfile.TemporaryDirectory(dir=root) as folder,
-        pair_of_brokers(Path(folder)) as pair,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-    ):
-        scenes = runner.run(measure(pair, plan.rounds))
-    if plan.json:
-        print(json.dumps({"conditions": facts, "scenes": [asdict(scene) for scene in scenes]}))
-        return
-    print(", ".join(f"{name}: {value}" for name, value in facts.items()))
-    print(f"two brokers and three PostgreSQL servers on this machine; {2 * Callers.COUNT} senders; seconds")
-    heads = f"{'longest call':>24}{'first answer':>20}{'after promotion':>18}"
-    print(f"{'':22}{'rounds':>7}{heads}{'errors':>8}{'patient':>9}")
-    print(f"{'':29}{'p50':>12}{'largest':>12}{'p50':>10}{'largest':>10}{'p50':>9}{'largest':>9}")
-    for scene in scenes:
-        figures = "".join(
-            _pair_of(values, width)
-            for values, width in ((scene.longest_calls, 12), (scene.first_answers, 10), (scene.used_after, 9))
-        )
-        print(f"{scene.name:22}{len(scene.longest_calls):7}{figures}{scene.errors:8}{scene.errors_with_patience:9}")
+
+    def show(scenes: list[Scene]) -> None:
+        print(f"two brokers and three PostgreSQL servers on this machine; {2 * Callers.COUNT} senders; seconds")
+        heads = f"{'longest call':>24}{'first answer':>20}{'after promotion':>18}"
+        print(f"{'':22}{'rounds':>7}{heads}{'errors':>8}{'patient':>9}")
+        print(f"{'':29}{'p50':>12}{'largest':>12}{'p50':>10}{'largest':>10}{'p50':>9}{'largest':>9}")
+        for scene in scenes:
+            figures = "".join(
+                _pair_of(values, width)
+                for values, width in ((scene.longest_calls, 12), (scene.first_answers, 10), (scene.used_after, 9))
+            )
+            print(f"{scene.name:22}{len(scene.longest_calls):7}{figures}{scene.errors:8}{scene.errors_with_patience:9}")
+
+    print_measured(plan, lambda pair, _folder: measure(pair, plan.rounds), "scenes", show)
 
 
 def _pair_of(values: list[float], width: int) -> str:

@@ -14,7 +14,6 @@ from cmqd_bench.figures.results import (
     read,
     spread,
     to_json,
-    without_figure,
     write,
 )
 from support.bench.results_files import results_of, row
@@ -41,21 +40,6 @@ def test_a_file_without_rows_is_read(tmp_path: Path):
     write(tmp_path / "results.json", results_of([]))
 
     assert read(tmp_path / "results.json").rows == []
-
-
-def test_a_peer_without_a_row_has_a_reason():
-    gaps = [
-        Gap(scenario="send", peer="nats", build="-", turn=1, reason="silent for 30 s", is_failure=True),
-        Gap(scenario="send", peer="nats", build="-", turn=2, reason="1 earlier turn failed"),
-        Gap(scenario="send", peer="cmqd", turn=2, reason="silent", is_failure=True),
-        Gap(scenario="batch", peer="beanstalkd", build="-", reason="a reserve takes a single job"),
-        Gap(peer="moto-sqs", build="-", reason="not installed"),
-    ]
-    file = results_of([row(20, turn=1)], gaps=gaps)
-
-    # cmqd has a figure of another turn.
-    assert without_figure(file, "send") == [("nats", "-", "failed: silent for 30 s")]
-    assert without_figure(file, "batch") == [("beanstalkd", "-", "a reserve takes a single job")]
 
 
 def test_a_newer_format_is_refused(tmp_path: Path):

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from cmqd_bench.load.wire import (
     ALL_ACKNOWLEDGED,
-    AcknowledgeTemplate,
-    DeleteTemplate,
+    HandlesTemplate,
     LoadConnection,
     SendTemplate,
     decode_deliveries,
@@ -63,7 +62,7 @@ def test_a_send_template_is_the_encoded_send_with_its_time_in_every_body(
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=256), st.integers(1, 127))
 def test_a_delete_template_is_the_encoded_delete(handles: list[int], request_id: int):
-    frame = DeleteTemplate("a-queue").of(handles, request_id)
+    frame = HandlesTemplate(DeleteMessages(1, "a-queue", [])).of(handles, request_id)
 
     assert payload_of(frame) == encoder.encode(DeleteMessages(request_id, "a-queue", handles))
 
@@ -133,7 +132,7 @@ def test_the_decoders_skip_fields_that_later_versions_append():
 
 
 def test_a_receive_with_deletes_is_that_of_the_codec():
-    template = AcknowledgeTemplate("q", max_messages=4, wait_ms=5_000)
+    template = HandlesTemplate(ReceiveMessages(1, "q", 4, 5_000, None, []))
 
     for handles in ([7], [2**64 - 1, 0], list(range(20))):
         request = request_decoder.decode(payload_of(template.of(handles, 9)))
