@@ -1,22 +1,7 @@
 """The generated parts of the documents: ``python -m cmqd_bench.pages``; ``make docs`` runs it.
 
-- ``docs/settings.md``: the tables of settings, from ``cmqd.settings``.
-- ``docs/gateway.md``: the table of the gateway's settings, from ``cmqd_gateway.process.gateway_settings``.
-- ``docs/benchmarks.md``: the table of measurements, from the files in ``bench/results``.
-- ``docs/benchmarks.svg``: the plot of server CPU per message, from the same files.
-- ``README.md``, ``docs/benchmarks.md``, ``docs/peers.svg`` and ``docs/curves.svg``: the comparison with other brokers,
-  and the scale curves, from the newest ``*-peers.json`` and ``*-curves.json`` in ``bench/results``.
-- ``cmqd/ROOMS.md``: the packages and their modules, from the first sentences of the docstrings; no part by hand.
-  ``tests/support/README.md``: the same for the parts that tests share.
-- ``docs/cmq-api.md``: actions and errors of CMQ's API 2.0, from ``cmqd_gateway.cmq``.
-- ``protocol/SPEC.md``, ``protocol/SEGMENTS.md``, ``docs/model.md``, ``docs/topics.md``: the tables of attributes, from
-  ``cmqd_types.attributes``.
-- ``protocol/SPEC.md``, ``cmqd/ARCHITECTURE.md``: the operations by role and by cost, from
-  ``cmqd_protocol.operations``.
-- ``client/cmqd_client/declared_attributes.py``: the attributes for type checkers, from the same declarations.
-- ``docs/glossary.md``: the terms, from the docstrings of ``cmqd.core``, the engine, the gateway and the console.
-- ``docs/internals/decisions.md``: the index of decision records by room; ``docs/internals/decisions/``: links to
-  the records and their notebook of measurements.
+``PARTS`` has the parts of pages, ``pages`` the files that are generated as a whole. ``docs/internals/decisions/`` gets
+links to the decision records.
 
 A generated part of a page stands between ``<!-- NAME: ... -->`` and ``<!-- end of NAME -->``; the rest of the page is
 written by hand. ``tests/test_docs.py`` fails if a file differs from the output of this module.

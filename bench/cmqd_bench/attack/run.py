@@ -1,6 +1,5 @@
 """The healthy client beside each attack: a fresh server per attack, sends at a fixed rate, and memory before and after.
 
-Latencies run from the intended time of a send to its reply, so a stall counts for every send that falls into the stall.
 A send without a reply at the end counts with its waiting time. Syncs of a second file on the same disk run beside
 the attack, because a stall of the disk delays every durable reply, independent of the server.
 """

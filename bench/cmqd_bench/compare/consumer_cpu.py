@@ -1,9 +1,5 @@
 """The CPU of a client per message: a consumer against a loop of receive and delete, in turns on the same server.
 
-    receive + delete     the next receive follows the answer to the delete
-    consumer             the same messages per receive, by ``prefetch``
-    default consumer     as many messages per receive as the consumer finds right
-
 Only the CPU of the client's process counts, so the server may share the machine. The ratio of a round compares two runs
 that follow one another; the median over the rounds is printed.
 """

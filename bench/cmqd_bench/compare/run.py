@@ -4,13 +4,11 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from cmqd_bench.commands.plans import Compare
 from cmqd_bench.compare.tree import ROOT, checked_out
 from cmqd_bench.compare.turns import CompareFailed, Turns
-from cmqd_bench.compare.verdict import Comparison, Verdict
-from cmqd_bench.machine.conditions import commit, cpu_model
+from cmqd_bench.compare.verdict import Comparison, Verdict, conditions_line, table, to_object
 
 
 def overall(comparisons: Sequence[Comparison]) -> float:
@@ -19,41 +17,15 @@ def overall(comparisons: Sequence[Comparison]) -> float:
 
 
 def to_text(plan: Compare, base_commit: str, turns: Turns, comparisons: Sequence[Comparison]) -> str:
-    """Return the table for people; lines that differ are marked by their verdicts."""
-    lines = [f"  {'benchmark':<56} {'base us':>9} {'new us':>9} {'ratio':>6}  {'spread':<13} verdict"]
-    lines += [
-        f"  {each.name:<56} {each.base / 1000:>9.3f} {each.new / 1000:>9.3f} {each.ratio:>6.3f}"
-        f"  {each.low:.3f} - {each.high:.3f} {each.verdict}"
-        for each in comparisons
-    ]
+    """Return the report for people."""
+    lines = table("benchmark, CPU us per item", comparisons, lambda figure: f"{figure / 1000:.3f}")
     counts = {verdict: sum(each.verdict is verdict for each in comparisons) for verdict in Verdict}
     told = ", ".join(f"{count} {verdict.lower()}" for verdict, count in counts.items())
-    lines += ["", f"  all benchmarks, geometric mean: {overall(comparisons):.3f}; {told}"]
+    lines.append(f"  all benchmarks, geometric mean: {overall(comparisons):.3f}; {told}")
     for names, tree in ((turns.only_base, "the base"), (turns.only_new, "the working tree")):
         if names:
             lines.append(f"  only in {tree}, not compared: {', '.join(names)}")
-    lines += [
-        "",
-        f"  base {base_commit}, working tree {commit() or 'unknown'}; CPU time per item, {turns.count} turns,"
-        f" tolerance {plan.tolerance:.0%}",
-        f"  {cpu_model()}; a spread leaves out the lowest and the highest of five turns or more",
-    ]
-    return "\n".join(lines)
-
-
-def to_object(plan: Compare, base_commit: str, turns: Turns, comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Return the JSON object."""
-    return {
-        "scenario": "compare",
-        "base": base_commit,
-        "new": commit(),
-        "turns": turns.count,
-        "tolerance": plan.tolerance,
-        "geometric_mean": round(overall(comparisons), 4),
-        "benchmarks": [asdict(each) for each in comparisons],
-        "only_base": turns.only_base,
-        "only_new": turns.only_new,
-    }
+    return "\n".join([*lines, conditions_line(plan, base_commit, turns.count)])
 
 
 def print_compare(plan: Compare) -> bool:
@@ -70,7 +42,12 @@ def print_compare(plan: Compare) -> bool:
     if not comparisons:
         raise CompareFailed(f"no benchmark with {plan.filter!r} in the name is in both trees")
     if plan.json:
-        print(json.dumps(to_object(plan, base_commit, turns, comparisons), indent=2))
+        figures = {
+            "benchmarks": [asdict(each) for each in comparisons],
+            "geometric_mean": round(overall(comparisons), 4),
+        }
+        further = {**figures, "only_base": turns.only_base, "only_new": turns.only_new}
+        print(json.dumps(to_object(plan, "compare", base_commit, turns.count, **further), indent=2))
     else:
         print(to_text(plan, base_commit, turns, comparisons))
     return not any(each.verdict is Verdict.SLOWER for each in comparisons)

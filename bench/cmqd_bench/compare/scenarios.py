@@ -20,9 +20,9 @@ from cmqd_bench.commands.options import Options, defaults
 from cmqd_bench.commands.plans import CompareScenarios
 from cmqd_bench.compare.tree import ROOT, check_product, checked_out, environment
 from cmqd_bench.compare.turns import CompareFailed
-from cmqd_bench.compare.verdict import Comparison, Verdict, compare
+from cmqd_bench.compare.verdict import Comparison, Verdict, compare, conditions_line, table, to_object
 from cmqd_bench.figures.results import DISTURBED_CORES
-from cmqd_bench.machine.conditions import commit, cpu_model, raise_file_limit, scratch_root
+from cmqd_bench.machine.conditions import raise_file_limit, scratch_root
 from cmqd_bench.runner import FILES, run_round
 
 CPU = "server_cpu_us_per_message"
@@ -120,27 +120,6 @@ class ScenarioTurns:
                 self._values.setdefault(f"{scenario.name}: {words}", []).append(pair)
 
 
-def to_text(
-    plan: CompareScenarios, base_commit: str, turns: ScenarioTurns, count: int, comparisons: Sequence[Comparison]
-) -> str:
-    """Return the table for people."""
-    lines = [f"  {'figure':<56} {'base':>9} {'new':>9} {'ratio':>6}  {'spread':<13} verdict"]
-    lines += [
-        f"  {each.name:<56} {each.base:>9,.4g} {each.new:>9,.4g} {each.ratio:>6.3f}"
-        f"  {each.low:.3f} - {each.high:.3f} {each.verdict}"
-        for each in comparisons
-    ]
-    lines += [f"  {name} FAILED: {text}" for name, text in turns.failures.items()]
-    lines += [
-        "",
-        f"  base {base_commit}, working tree {commit() or 'unknown'}; medians of {count} turns, tolerance"
-        f" {plan.tolerance:.0%}; ratio above 1: the working tree needs more",
-        f"  {cpu_model()}; other programs used the machine beside {turns.disturbed} of {turns.rounds} rounds; a spread"
-        " leaves out the lowest and the highest of five turns or more",
-    ]
-    return "\n".join(lines)
-
-
 def print_scenarios(plan: CompareScenarios) -> bool:
     """Run and print; return False if a figure is worse.
 
@@ -170,20 +149,14 @@ def print_scenarios(plan: CompareScenarios) -> bool:
         count = turns.run(plan.turns, plan.seconds)
     comparisons = turns.comparisons(plan.tolerance)
     if plan.json:
-        report = {
-            "scenario": "scenarios",
-            "base": base_commit,
-            "new": commit(),
-            "turns": count,
-            "tolerance": plan.tolerance,
-            "disturbed_rounds": turns.disturbed,
-            "rounds": turns.rounds,
-            "figures": [asdict(each) for each in comparisons],
-            "failures": turns.failures,
-        }
-        print(json.dumps(report, indent=2))
+        further = {"disturbed_rounds": turns.disturbed, "rounds": turns.rounds, "failures": turns.failures}
+        figures = [asdict(each) for each in comparisons]
+        print(json.dumps(to_object(plan, "scenarios", base_commit, count, figures=figures, **further), indent=2))
     else:
-        print(to_text(plan, base_commit, turns, count, comparisons))
+        lines = table("figure", comparisons, lambda figure: f"{figure:,.4g}")
+        lines += [f"  {name} FAILED: {text}" for name, text in turns.failures.items()]
+        lines.append(f"  other programs used the machine beside {turns.disturbed} of {turns.rounds} rounds")
+        print("\n".join([*lines, conditions_line(plan, base_commit, count)]))
     if turns.failures:
         raise CompareFailed("; ".join(f"{name}: {text}" for name, text in turns.failures.items()))
     return not any(each.verdict is Verdict.SLOWER for each in comparisons)

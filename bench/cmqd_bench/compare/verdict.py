@@ -5,10 +5,13 @@ both. A difference counts only if it is larger than the tolerance and if all tur
 processes of the same code differ by some percent, because addresses and hash seeds differ from process to process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
+
+from cmqd_bench.commands.plans import Compare, CompareScenarios
+from cmqd_bench.machine.conditions import commit, cpu_model
 
 TOLERANCE = 0.05
 """A smaller difference of the medians is no difference."""
@@ -70,3 +73,30 @@ def compare(name: str, turns: Sequence[tuple[float, float]], tolerance: float = 
         high=high,
         verdict=verdict,
     )
+
+
+def table(head: str, comparisons: Sequence[Comparison], shown: Callable[[float], str]) -> list[str]:
+    """Return the table for people; lines that differ are marked by their verdicts."""
+    lines = [f"  {head:<56} {'base':>9} {'new':>9} {'ratio':>6}  {'spread':<13} verdict"]
+    lines += [
+        f"  {each.name:<56} {shown(each.base):>9} {shown(each.new):>9} {each.ratio:>6.3f}"
+        f"  {each.low:.3f} - {each.high:.3f} {each.verdict}"
+        for each in comparisons
+    ]
+    return [*lines, "", "  a spread leaves out the lowest and the highest of five turns or more"]
+
+
+def conditions_line(plan: Compare | CompareScenarios, base_commit: str, turns: int) -> str:
+    """Return the commits, the turns and the machine as a line."""
+    return (
+        f"  base {base_commit}, working tree {commit() or 'unknown'}; {turns} turns, tolerance {plan.tolerance:.0%};"
+        f" {cpu_model()}"
+    )
+
+
+def to_object(
+    plan: Compare | CompareScenarios, name: str, base_commit: str, turns: int, **further: object
+) -> dict[str, object]:
+    """Return the JSON object of a comparison."""
+    head = {"scenario": name, "base": base_commit, "new": commit(), "turns": turns, "tolerance": plan.tolerance}
+    return {**head, **further}

@@ -1,8 +1,7 @@
 """The command curves: runs the steps of all curves on real brokers, and names the cliffs.
 
 A curve takes a fresh broker per turn; turns of all curves alternate, so that a slow quarter of an hour of the machine
-does not meet one curve alone. The run is bounded: no step begins after ``--limit`` seconds, or with too little room on
-the disk, or once the broker has more memory than ``MAX_RSS_MIB``; a step that was left out is named.
+does not meet one curve alone.
 """
 
 import json

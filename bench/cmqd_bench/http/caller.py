@@ -42,11 +42,9 @@ class HttpConnection(asyncio.Protocol):
         self.is_over = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Handle the asyncio event: the socket is connected."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Handle the asyncio event: bytes of the answer arrived."""
         if self.is_over:
             return
         self._data = data = self._data + data if self._data else data
@@ -68,7 +66,6 @@ class HttpConnection(asyncio.Protocol):
             self._fail(data[:2_000].decode(errors="replace"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Handle the asyncio event: the connection is closed."""
         if not self.is_over:
             self._fail("the server closed the connection")
 

@@ -81,6 +81,17 @@ def raise_file_limit(wanted: int) -> int:
     return wanted
 
 
+def need_files(wanted: int, cause: str) -> None:
+    """Raise the limit of open files.
+
+    Raises:
+        ConditionsError: this user may not have so many open files.
+    """
+    limit = raise_file_limit(wanted)
+    if limit < wanted:
+        raise ConditionsError(f"{cause} needs {wanted} open files; this user may have {limit} (ulimit -Hn)")
+
+
 def commit() -> str:
     """Return the measured commit, with ``+`` for local changes; empty outside a checkout."""
     folder = Path(__file__).parent

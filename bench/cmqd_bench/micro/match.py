@@ -5,16 +5,16 @@ is built but the label is new; a rebuild is a change of a subscriber and the nex
 """
 
 import json
-import os
-import platform
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from cmqd.core.filter_matching import KeyRules, Matcher, TagRules
 from cmqd_bench.commands.plans import Match
-from cmqd_bench.machine.conditions import commit, cpu_model, version_of
+from cmqd_bench.figures.report import outline
+from cmqd_bench.machine.conditions import conditions
 from cmqd_bench.micro.measuring import ROUNDS, Micro, Work, run_micros
 
 SUBSCRIBERS = 500
@@ -255,15 +255,7 @@ def measure_match(rounds: int = ROUNDS, messages: int = MESSAGES) -> dict[str, A
         "matched": matched(messages),
         "targets": TARGETS_US,
         "options": {"subscribers": SUBSCRIBERS, "keys": KEYS, "filter_tags": FILTER_TAGS, "messages": messages},
-        "conditions": {
-            "cpu": cpu_model(),
-            "cores": len(os.sched_getaffinity(0)),
-            "load_average": round(os.getloadavg()[0], 2),
-            "python": platform.python_version(),
-            "versions": {"cmqd": version_of("cmqd")},
-            "commit": commit(),
-            "rounds": rounds,
-        },
+        "conditions": {**conditions(Path()), "rounds": rounds},
     }
 
 
@@ -275,31 +267,15 @@ def print_match(plan: Match) -> None:
 
 def match_lines(report: dict[str, Any]) -> list[str]:
     """Return the report as lines of text."""
-    rows = [
-        ("tags, warm", "tag_warm_us"),
-        ("tags, cold", "tag_cold_us"),
-        ("routing keys of 8 words, warm", "key_warm_us"),
-        ("routing keys of 8 words, cold", "key_cold_us"),
-    ]
+    figures = {name: report[name] for name in TARGETS_US} | report["worst_sets_us"]
     lines = [f"  {'match':<44} {'us':>9}  {'target us':>9}  {'matched':>8}"]
-    lines += [
-        f"  {text:<44} {report[name]:>9.3f}  {report['targets'][name]:>9}  {report['matched'][name]:>8}"
-        for text, name in rows
-    ]
-    lines += [
-        f"  {'routing keys of ' + name + ', cold':<44} {us:>9.3f}  {'':>9}  {report['matched'][name]:>8}"
-        for name, us in report["worst_sets_us"].items()
-    ]
-    lines += [
-        f"  {'a change and the match after it, tags':<44} {report['tag_rebuild_ms']:>9.3f}  ms",
-        f"  {'a change and the match after it, keys':<44} {report['rebuild_ms']:>9.3f}  ms",
-    ]
-    options, conditions = report["options"], report["conditions"]
+    for name, us in figures.items():
+        lines.append(f"  {name:<44} {us:>9.3f}  {TARGETS_US.get(name, ''):>9}  {report['matched'][name]:>8}")
+    options = f"{SUBSCRIBERS} subscribers, each with {FILTER_TAGS} of {KNOWN_TAGS} tags or {KEYS} binding keys"
     return [
         *lines,
-        "",
-        f"  {options['subscribers']} subscribers, each with {options['filter_tags']} of {KNOWN_TAGS} tags or"
-        f" {options['keys']} binding keys; messages with 1 to {MESSAGE_TAGS} tags or a key",
-        f"  {conditions['cpu']}, {conditions['cores']} cores, load {conditions['load_average']}, Python"
-        f" {conditions['python']}, commit {conditions['commit']}, best of {conditions['rounds']} rounds",
+        f"  {'a change and the match after it, tags, ms':<44} {report['tag_rebuild_ms']:>9.3f}",
+        f"  {'a change and the match after it, keys, ms':<44} {report['rebuild_ms']:>9.3f}",
+        f"\n  {options}; messages with 1 to {MESSAGE_TAGS} tags or a key",
+        *outline({"conditions": report["conditions"]}),
     ]

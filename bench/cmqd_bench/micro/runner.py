@@ -1,11 +1,10 @@
 """Runs the micro benchmarks of the codec and of the core, and prints the results."""
 
 import json
-import platform
-from typing import Any
+from pathlib import Path
 
 from cmqd_bench.commands import plans
-from cmqd_bench.machine.conditions import cpu_model, version_of
+from cmqd_bench.machine.conditions import conditions
 from cmqd_bench.micro.codec import codec_micros
 from cmqd_bench.micro.core import core_micros
 from cmqd_bench.micro.measuring import ROUNDS, Micro, run_micros
@@ -19,11 +18,7 @@ def all_micros() -> list[Micro]:
 def print_micro(plan: plans.Micro) -> None:
     """Run and print the benchmarks with the filter in the name."""
     results = run_micros([micro for micro in all_micros() if plan.filter in micro.name])
-    conditions: dict[str, Any] = {
-        "cpu": cpu_model(),
-        "python": platform.python_version(),
-        "versions": {name: version_of(name) for name in ("cmqd", "msgspec", "pyroaring")},
-    }
+    facts = conditions(Path())
     if plan.json:
         figures = {
             result.name: {
@@ -33,9 +28,9 @@ def print_micro(plan: plans.Micro) -> None:
             }
             for result in results
         }
-        print(json.dumps({"scenario": "micro", "micro": figures, "conditions": conditions}, indent=2))
+        print(json.dumps({"scenario": "micro", "micro": figures, "conditions": facts}, indent=2))
         return
     print(f"  {'benchmark':<52} {'us':>9}  {'per':<9} {'x reference':>11}")
     for result in results:
         print(f"  {result.name:<52} {result.nanoseconds / 1000:>9.3f}  {result.item:<9} {result.relative:>11.3f}")
-    print(f"\n  {conditions['cpu']}, Python {conditions['python']}, best of {ROUNDS} rounds")
+    print(f"\n  {facts['cpu']}, Python {facts['python']}, best of {ROUNDS} rounds")

@@ -3,9 +3,8 @@
 A measurement is one row with one peer in one turn: a new queue, the run, a comparison of the generator's counts with
 the peer's own figure, the end of the queue. All peers live in folders on the same disk for the whole run.
 
-An error of a measurement ends neither the row nor the run: the turn is recorded as a gap, the peer starts again in a
-new folder, and the next measurement follows. A peer that fails ``MAX_FAILURES`` times in a row of the table has no
-further turn there, and a peer that does not start has no further measurement.
+An error of a measurement ends neither the row nor the run, see bench/README.md. A peer that does not start has no
+further measurement.
 """
 
 import time

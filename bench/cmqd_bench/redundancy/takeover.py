@@ -1,12 +1,7 @@
 """Times of takeover, as clients see them: senders with default settings, and senders with 60 s of patience.
 
-    broker killed        SIGKILL to both processes of the leader; a warm standby leads
-    primary killed       SIGKILL to the primary database; its standby is promoted at once
-    primary hangs        SIGSTOP to the primary; its standby is promoted, and the old primary stays as it is
-    no database for N s  SIGKILL to the primary, which is started again N seconds later
-
-A round's figure is its longest call, of the callers with default settings. Detection is left out: a supervisor or a
-manager of the databases acts at once here.
+A round's figure is its longest call, of the callers with default settings. A fault is answered at once, see
+bench/README.md.
 """
 
 import asyncio

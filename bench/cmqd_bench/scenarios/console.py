@@ -1,9 +1,7 @@
 """console: the cost of the overview to the server, and the gateway's memory while the overview is open under load.
 
-An open loop sends messages at a fixed rate to a queue with consumers, beside N idle queues. ``TURNS`` times the load
-runs first without a page, then with ``PAGES`` pages of the overview: event streams of a gateway, read as browsers do.
-The gateway runs all the time, and without a page it reads the broker every 30 s. The latencies and costs of the report
-are from the turns with pages; ``closed_us_per_message`` is from the turns without.
+``TURNS`` times the load runs without a page and with ``PAGES`` pages of the overview: event streams of a gateway, read
+as browsers do. The gateway runs all the time, and without a page it reads the broker every 30 s.
 """
 
 import asyncio

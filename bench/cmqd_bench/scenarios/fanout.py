@@ -1,14 +1,7 @@
 """fanout: durable publishes to a topic with N queues subscribed, a single request outstanding per connection.
 
-Publishing only, without consumers. A message is completed when its publish was answered, so with all its copies.
-
-``disk_bytes_per_copy`` covers the whole run (warm-up included): after the load the server is stopped with SIGTERM, and
-the stop seals every segment of the log. The sizes of the sealed files, from the manifest, are divided by the number of
-copies in the records of the files; the number must not be below the number of answered copies.
-
-``log_rows`` and ``log_bytes_per_publish`` are counted in the same files: rows of the load, and their bodies, records
-and summaries, without the overhead of SQLite. With ``--unmatched`` (or ``--subscribers 0``) a publish has no copies,
-and the only rows are reservations of ids, a row for very many publishes.
+The bytes and rows are counted in the sealed files of the log, after an orderly stop; see bench/README.md. The number of
+copies in the files must not be below the number of answered copies.
 """
 
 from collections.abc import Sequence

@@ -1,25 +1,10 @@
 """gateway: send, receive and delete over HTTP, with a gateway process, with two, and with moto's SQS server.
 
-C kept-alive connections do the three requests in turn, with a single outstanding request per connection. A message is
-completed when its delete was answered. The loads are CMQ's API 2.0 with a signature per request and the JSON API, each
-with a gateway and with two gateways that share the connections equally, and moto's server under the same load (``--moto
-PYTHON``, an interpreter with moto and its server). moto's server closes each connection after its answer, so each of
-its requests has a connection of its own. (With kept-alive connections, by its patched server or by waitress, moto
-answers fewer requests.)
-
 All servers run for the whole time, and the loads take ``TURNS`` turns, each turn in the opposite order: other programs
-and a slow moment of the disk then slow all loads alike. The CPU per request is given separately for gateways, broker
-and load. The main figures of the report are the figures of API 2.0 with a single gateway.
+and a slow moment of the disk then slow all loads alike. moto's server closes each connection after its answer, so each
+of its requests has a connection of its own; with kept-alive connections, moto answers fewer requests.
 
-``--idle N`` connections are opened to a fresh gateway and stay idle after an answer; the report has the gateway's
-memory per connection.
-
-At the end the native cycle (batch 1) runs on, while its CPU per message in the broker is measured in turns: without a
-gateway, beside an idle gateway, and beside a gateway that a further process floods with requests with wrong signatures.
-The broker must do no work for these requests. A second gateway, ``unpaused``, refuses wrong keys without its pause, so
-the flood takes all the CPU that the machine gives.
-
-Last, ``--flood SECONDS``: the memory of a gateway each second while strangers flood it in six ways (``http_flood``).
+bench/README.md describes the phases that follow: idle connections, the native cycle beside gateways, and the flood.
 """
 
 import asyncio
@@ -48,7 +33,7 @@ from cmqd_bench.http.load import (
 from cmqd_bench.http.servers import HttpServer, gateways, moto
 from cmqd_bench.load.session import CONNECTS_AT_ONCE, Session, running
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.machine.conditions import ConditionsError, raise_file_limit
+from cmqd_bench.machine.conditions import need_files
 from cmqd_bench.machine.processes import cpu_seconds, machine_busy_seconds, rss_kib
 from cmqd_bench.scenarios import cycle
 from cmqd_client.address import parse_address
@@ -188,19 +173,17 @@ async def _native(session: Session, options: Options, own_key: str, secret_id: s
 
 async def _idle(options: Options, server: HttpServer) -> dict[str, Any]:
     """Open connections that stay idle behind their first answer; return the gateway's memory for each."""
-    limit = raise_file_limit(options.idle + SPARE_FILES)
-    if limit < options.idle + SPARE_FILES:
-        raise ConditionsError(f"--idle {options.idle} needs more open files; this user may have {limit} (ulimit -Hn)")
+    need_files(options.idle + SPARE_FILES, f"--idle {options.idle}")
     request = f"GET {PATH} HTTP/1.1\r\nHost: {server.host}\r\n\r\n".encode()
     callers = [HttpCaller(server.host, server.port) for _ in range(options.idle)]
     before = rss_kib(server.pids)
-    for start in range(0, options.idle, CONNECTS_AT_ONCE):
-        await asyncio.gather(*(caller.exchange(request) for caller in callers[start : start + CONNECTS_AT_ONCE]))
-    growth = rss_kib(server.pids) - before
-    # A further request over every connection shows that all are still open.
-    for start in range(0, options.idle, CONNECTS_AT_ONCE):
-        await asyncio.gather(*(caller.exchange(request) for caller in callers[start : start + CONNECTS_AT_ONCE]))
-    again = rss_kib(server.pids) - before
+    growths: list[int] = []
+    # The second request over every connection shows that all are still open.
+    for _ in range(2):
+        for start in range(0, options.idle, CONNECTS_AT_ONCE):
+            await asyncio.gather(*(caller.exchange(request) for caller in callers[start : start + CONNECTS_AT_ONCE]))
+        growths.append(rss_kib(server.pids) - before)
+    growth, again = growths
     reopened = sum(caller.opened - 1 for caller in callers)
     for caller in callers:
         caller.close()

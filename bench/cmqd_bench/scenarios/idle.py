@@ -10,7 +10,7 @@ from cmqd_bench.load.pacer import Pacer
 from cmqd_bench.load.session import running
 from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.machine.conditions import ConditionsError, raise_file_limit
+from cmqd_bench.machine.conditions import need_files
 from cmqd_bench.machine.floor import sync_floor_ms
 
 WAITERS_PER_QUEUE = 10
@@ -28,12 +28,7 @@ async def run(options: Options, broker: Broker) -> Round:
     The memory of a connection is the growth of all server processes from "queues made" to "all wait" or to the end of
     the wake-ups, the larger of both, divided by the connections.
     """
-    wanted = options.connections + SENDERS + SPARE_FILES
-    limit = raise_file_limit(wanted)
-    if limit < wanted:
-        raise ConditionsError(
-            f"--connections {options.connections} needs {wanted} open files; this user may have {limit} (ulimit -Hn)"
-        )
+    need_files(options.connections + SENDERS + SPARE_FILES, f"--connections {options.connections}")
     floor_ms = sync_floor_ms(broker.folder)
     async with running(broker) as session:
         queues = [f"idle-{number}" for number in range(max(1, options.connections // WAITERS_PER_QUEUE))]

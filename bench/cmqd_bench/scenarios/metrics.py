@@ -1,10 +1,7 @@
 """metrics: /metrics of a gateway before a broker with many queues, and the native latency meanwhile.
 
-``--path`` reads something else in place of ``/metrics``: a list of the JSON API, for example.
-
-The broker has N queues with a message in every queue. An open loop sends messages to a further queue at a fixed rate,
-first alone, then while a client reads ``/metrics`` repeatedly with a pause of ``PAUSE_SECONDS``, far more often than a
-monitoring system does. The latencies of the report are from the second phase; ``alone_p99_ms`` is from the first.
+An open loop sends messages at a fixed rate, first alone, then while a client reads the path repeatedly with a pause of
+``PAUSE_SECONDS``, far more often than a monitoring system does.
 """
 
 import asyncio

@@ -1,15 +1,7 @@
-"""push: a topic with a URL subscription per endpoint, publishes at a fixed rate; two phases.
+"""push: a topic with a URL subscription per endpoint, publishes at a fixed rate; two phases, see bench/README.md.
 
-In the first phase all endpoints answer at once: ``pushes_per_second`` is the rate of answers of all endpoints,
-``server_cpu_us_per_push`` the server's CPU per push. In the second phase, at the same rate, only the first endpoint
-answers: ``healthy_ratio`` is the rate of the first endpoint in the second phase over its rate in the first. A request
-of the broker times out after 15 s, so the measured time includes time-outs and retries if ``--seconds`` is larger.
-
-The loop is open: ``--rate`` / N publishes leave per second at their intended times, even if pushes fall behind. An
-overload shows in ``backlog_growth_per_second`` (publishes x endpoints less pushes). The rate is then the capacity of
-the server, but the ratio is meaningless, because the load of the remaining endpoints held back the first endpoint in
-the first phase. Read the ratio at a rate without backlog growth.
-The latency runs from the intended time of a publish to the arrival at the first endpoint.
+The loop is open: ``--rate`` / N publishes leave per second at their intended times, even if pushes fall behind. The
+load of the remaining endpoints then holds back the first endpoint in the first phase, and the ratio is meaningless.
 """
 
 from dataclasses import replace

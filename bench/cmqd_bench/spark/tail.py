@@ -1,18 +1,7 @@
 """The cost of a reader that follows the log: the same load with and without the reader, in turns.
 
-The load is an open loop well below the capacity of the machine, so that every run does the same work even when the two
-cores are busy. A batch of sends leaves at its intended time, and its latency counts from the intended time to the
-answer, after the commit. By default broker and load have the first core, and Spark the remaining cores: a trigger keeps
-two cores busy for a moment, and a broker without a free core is slow regardless of the log that Spark reads. A round
-has three runs with fresh brokers:
-
-    none    the Spark session is idle
-    other   a stream reads as many messages a second of a separate log: the same CPU, without access to the broker's
-            files
-    tail    the stream follows the broker's log, active segment included
-
-``tail`` against ``none`` is the total cost of a reader on the broker's machine; ``other`` is the share of that cost
-that comes from the shared machine and not from the log.
+bench/README.md describes the load and the variants. ``tail`` against ``none`` is the total cost of a reader on the
+broker's machine; ``other`` is the share of that cost that comes from the shared machine and not from the log.
 """
 
 import asyncio
