@@ -29,6 +29,7 @@ from cmqd_bench.attack.attacker import (
 )
 from cmqd_bench.commands.plans import Attack
 from cmqd_bench.figures.histogram import Histogram
+from cmqd_bench.figures.measure import PeakMemory
 from cmqd_bench.load.connect import open_connection
 from cmqd_bench.load.session import Session, request, request_all, running
 from cmqd_bench.load.wire import ERROR, LoadConnection, decode_sent, frame
@@ -113,15 +114,7 @@ async def _attack(plan: Attack, kind: str, connections: int, broker: Broker) -> 
         attacker = await asyncio.create_subprocess_exec(
             *command, str(plan.seconds + RAMP_SECONDS), stdout=asyncio.subprocess.PIPE
         )
-        peak = before
-
-        async def watch() -> None:
-            nonlocal peak
-            while True:
-                peak = max(peak, broker.rss_mib())
-                await asyncio.sleep(0.2)
-
-        watching = asyncio.create_task(watch())
+        memory = PeakMemory(broker)
         try:
             await asyncio.sleep(RAMP_SECONDS)
             syncing = asyncio.create_task(
@@ -131,7 +124,7 @@ async def _attack(plan: Attack, kind: str, connections: int, broker: Broker) -> 
             longest_sync = await syncing
             output, _ = await asyncio.wait_for(attacker.communicate(), plan.seconds + 60)
         finally:
-            watching.cancel()
+            peak = memory.stop()
             if attacker.returncode is None:
                 attacker.kill()
         # The healthy client continues, because some memory is only released at the next request.

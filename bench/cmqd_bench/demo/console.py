@@ -13,7 +13,6 @@ refused pauses and tries again.
 """
 
 import asyncio
-import importlib.util
 import itertools
 import json
 import math
@@ -29,10 +28,10 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from cmqd_bench.demo.kill import Hook
+from cmqd_bench.demo.kill import Hook, has_http
 from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.machine.conditions import scratch_root
-from cmqd_bench.machine.servers import ServerFailed
+from cmqd_bench.machine.servers import ServerFailed, accepts, free_port
 from cmqd_client import Client, CmqError, HalfMessage, TransactionCheck, TransactionStatus, connect
 from cmqd_client.address import parse_address
 from cmqd_gateway.console.signed_texts import SIGN_IN_SECONDS, sign_in_token
@@ -187,9 +186,9 @@ def run_demo(console: Console, scratch: Path | None, *, open_browser: bool = Tru
 
 
 async def _run(broker: Broker, console: Console, *, open_browser: bool) -> None:
-    if importlib.util.find_spec("aiohttp") is None:
+    if not has_http():
         raise ServerFailed("the console needs the HTTP gateway; run: pip install 'cmqd[gateway,http]'")
-    port = _free_port(HTTP_PORT)
+    port = free_port() if accepts(HTTP_PORT) else HTTP_PORT
     broker.flags += ["--push-allow-loopback", "--http", f"127.0.0.1:{port}"]
     ready = await broker.start()
     base = f"http://127.0.0.1:{port}/console/"
@@ -202,7 +201,9 @@ async def _run(broker: Broker, console: Console, *, open_browser: bool) -> None:
         async with connect(ready.url) as client, hook:
             shop = Shop(client, good, bad)
             await shop.open()
-            await _wait_listening(port)
+            # The gateway starts after its broker.
+            while not accepts(port):  # noqa: ASYNC110 - a port tells when asked
+                await asyncio.sleep(0.05)
             _greet(broker, ready.url, base, console, open_browser=open_browser)
             await shop.run()
 
@@ -222,31 +223,6 @@ def _greet(broker: Broker, url: str, base: str, console: Console, *, open_browse
         console.print(f"  {link}", soft_wrap=True, markup=False)
     console.print("Another link, at any time:")
     console.print(f"  {command} console --context-file {context}", soft_wrap=True, markup=False)
-
-
-async def _wait_listening(port: int) -> None:
-    """Wait for the gateway, which starts after its broker."""
-    while True:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            await asyncio.sleep(0.05)
-        else:
-            writer.close()
-            return
-
-
-def _free_port(wanted: int) -> int:
-    """Return a port that is free now: the wanted port, or any."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise ServerFailed("no port is free")
 
 
 def _name(server: asyncio.Server) -> tuple[str, int]:

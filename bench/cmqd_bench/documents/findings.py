@@ -81,16 +81,6 @@ def name_of(point: Point) -> str:
     return peer_name(point.peer, point.build)
 
 
-def cpu_us(row: Row) -> float:
-    """Return the CPU per item."""
-    return row.cpu_us
-
-
-def p50_ms(row: Row) -> float | None:
-    """Return the median latency."""
-    return row.p50_ms
-
-
 def _spread(point: Point, figure: Callable[[Row], float | None]) -> Spread:
     values = point.spread(figure)
     assert values is not None  # rate and CPU are in each row
@@ -127,10 +117,10 @@ def compared(results: Results, scenario: Scenario) -> list[Comparison]:
         Comparison(
             point=point,
             rate=_spread(point, lambda row: row.rate),
-            cpu_us=_spread(point, cpu_us),
-            cpu_ratio=beside(point, cpu_us),
-            p50=point.spread(p50_ms),
-            p50_ratio=beside(point, p50_ms),
+            cpu_us=_spread(point, lambda row: row.cpu_us),
+            cpu_ratio=beside(point, lambda row: row.cpu_us),
+            p50=point.spread(lambda row: row.p50_ms),
+            p50_ratio=beside(point, lambda row: row.p50_ms),
         )
         for point in own
     ]

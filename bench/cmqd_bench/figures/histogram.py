@@ -51,9 +51,6 @@ class Histogram:
         for value in values:
             self.record(value)
 
-    def __repr__(self) -> str:
-        return f"<Histogram count={self.count} min={self.minimum} max={self.maximum}>"
-
     def record(self, value: int, times: int = 1) -> None:
         """Count ``value`` (below 0 as 0: two clocks may differ by their resolution)."""
         if value < 0:

@@ -113,6 +113,25 @@ class Meter:
         )
 
 
+class PeakMemory:
+    """The largest memory of the server, sampled five times a second."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.mib = broker.rss_mib()
+        self._task = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            self.mib = max(self.mib, self._broker.rss_mib())
+
+    def stop(self) -> float:
+        """Stop sampling, and return the peak in MiB."""
+        self._task.cancel()
+        return self.mib
+
+
 class Guard:
     """Turns any failure of the load or the server into the failure of the run, at the next wait.
 

@@ -99,16 +99,9 @@ class Session:
 
     async def create_queues(self, names: Sequence[str]) -> None:
         """Create queues with default attributes."""
-        connections = await self.connect(min(16, len(names)))
-
-        async def create(connection: LoadConnection, some: Sequence[str]) -> None:
-            for name in some:
-                await request(connection, CreateQueue(1, name, {}))
-
-        await asyncio.gather(
-            *(create(each, names[index :: len(connections)]) for index, each in enumerate(connections))
-        )
-        self.close(*connections)
+        (connection,) = await self.connect(1)
+        await request_all(connection, [CreateQueue(number, name, {}) for number, name in enumerate(names, 1)])
+        self.close(connection)
 
     async def create_queue(self, name: str) -> str:
         """Create a queue and return its name."""

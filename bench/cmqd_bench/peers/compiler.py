@@ -8,7 +8,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 from cmqd_bench.peers.errors import CompilationFailed, CompilerMissing
@@ -45,11 +44,10 @@ def load_program(folder: Path | None = None) -> Path:
         raise CompilerMissing("the load generator needs a C compiler: install cc (gcc or clang), or set CC")
     program.parent.mkdir(parents=True, exist_ok=True)
     # A new name, then a rename: two runs that compile at once do not meet in one file.
-    descriptor, name = tempfile.mkstemp(prefix=f"{program.name}-", dir=program.parent)
-    os.close(descriptor)
+    made = program.with_name(f"{program.name}-{os.getpid()}")
     try:
         done = subprocess.run(
-            [command, *FLAGS, "-o", name, str(SOURCE)],
+            [command, *FLAGS, "-o", str(made), str(SOURCE)],
             capture_output=True,
             text=True,
             timeout=COMPILE_SECONDS,
@@ -57,8 +55,7 @@ def load_program(folder: Path | None = None) -> Path:
         )
         if done.returncode:
             raise CompilationFailed(f"{command} refused {SOURCE.name}:\n{done.stderr.strip()}")
-        Path(name).chmod(0o755)
-        Path(name).replace(program)
+        made.replace(program)
     finally:
-        Path(name).unlink(missing_ok=True)
+        made.unlink(missing_ok=True)
     return program

@@ -1,12 +1,11 @@
 """delayed: very many messages that become due in random order, and their latency from due to receipt."""
 
-import asyncio
 import os
 import random
 import time
 
 from cmqd_bench.commands.options import Options
-from cmqd_bench.figures.measure import Round
+from cmqd_bench.figures.measure import PeakMemory, Round
 from cmqd_bench.load.clients import DelayConsumer, Quota
 from cmqd_bench.load.session import running
 from cmqd_bench.load.wire import MARK, MIN_BODY, STAMP, frame
@@ -38,25 +37,6 @@ class RandomDelays:
         delays = [max(0, int(lead_ms + draw() * spread_ms)) for _ in range(count)]
         bodies = [b"%b%b%b" % (MARK, pack(delay), tail) for delay in delays]
         return frame(SendMessages(request_id, self._queue, bodies, None, delays))
-
-
-class PeakMemory:
-    """The largest memory of the server, sampled twice a second."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.mib = broker.rss_mib()
-        self._task = asyncio.create_task(self._watch())
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(0.5)
-            self.mib = max(self.mib, self._broker.rss_mib())
-
-    def stop(self) -> float:
-        """Stop sampling, and return the peak in MiB."""
-        self._task.cancel()
-        return self.mib
 
 
 async def run(options: Options, broker: Broker) -> Round:

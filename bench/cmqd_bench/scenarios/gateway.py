@@ -164,9 +164,7 @@ async def _native(session: Session, options: Options, own_key: str, secret_id: s
     return {
         **{f"native_us_{which}": round(per_message[which], 1) for which in cpu},
         **{f"native_messages_{which}": messages[which] for which in cpu},
-        "native_ratio_idle": round(per_message["idle"] / per_message["alone"], 3),
-        "native_ratio_flooded": round(per_message["flooded"] / per_message["alone"], 3),
-        "native_ratio_unpaused": round(per_message["unpaused"] / per_message["alone"], 3),
+        **{f"native_ratio_{which}": round(per_message[which] / per_message["alone"], 3) for which in list(cpu)[1:]},
         **{f"{which}_gateway_cores": round(cores / NATIVE_TURNS, 2) for which, cores in gateway_cpu.items()},
     }
 
