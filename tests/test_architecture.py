@@ -30,7 +30,7 @@ PACKAGES = (*ROOT_PACKAGES, "cmq_cli", "cmqd_bench")
 
 # The packages that a pure package, or the Spark connector, may import beside itself and the standard library. Contracts
 # in pyproject.toml forbid the impure part of the library. A package named here stands for its submodules too.
-MAY_IMPORT = {
+MAY_IMPORT: dict[str, set[str]] = {
     "cmqd.core": {
         "cmqd_fold",
         "cmqd_segment.records",
