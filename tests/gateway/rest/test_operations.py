@@ -1074,6 +1074,7 @@ async def test_each_operation_succeeds_and_has_its_own_errors(tag: str, rest: Re
     for number, operation in enumerate(operation for operation in OPERATIONS if operation.tag == tag):
         # Only ``admin`` administers accounts and the server; each other operation begins in an account of its own.
         calls = rest if tag in ("accounts", "server") else await rest.in_account(f"account{number}")
+        assert operation.name in CHECKS, f"{operation.name} has no function with @checks in this file"
         await CHECKS[operation.name](calls)
         assert operation.name in calls.succeeded
 
