@@ -70,8 +70,6 @@ class Measurement:
 
     work: str
     file: str
-    bar: str = ""
-    """The label in the plot; empty if the row has no bar."""
     also: Callable[[Result], str] = lambda result: ""
     rate: Callable[[Result], float] = _rate
     server_cpu_us: Callable[[Result], float | None] = _cpu
@@ -81,7 +79,6 @@ def _fan_out(queues: int) -> Measurement:
     return Measurement(
         f"publish to {queues} queues (per copy)",
         f"c00b6ef8eb-fanout{queues}",
-        f"publish to {queues} queues, per copy",
         lambda result: f"{result['disk_bytes_per_copy']:.0f} bytes of disk per copy",
         lambda result: float(result["copies_per_second"]),
         lambda result: float(result["server_cpu_us_per_copy"]),
@@ -92,12 +89,10 @@ MEASUREMENTS = (
     Measurement(
         "send, receive and delete, one message per request",
         "50a394d6ad-cycle-1",
-        "send + receive + delete, batch 1",
     ),
     Measurement(
         "send, receive and delete, 16 messages per request",
         "50a394d6ad-cycle-16",
-        "send + receive + delete, batch 16",
     ),
     Measurement("one message at a time, 2,000 a second", "50a394d6ad-latency", also=_latency),
     Measurement(
@@ -108,7 +103,6 @@ MEASUREMENTS = (
     Measurement(
         "receive and delete from a backlog of 10,000,000",
         "50a394d6ad-backlog",
-        "receive + delete from a backlog",
         lambda result: (
             f"backlog: {result['rss_growth_mib']:.0f} MiB of memory; restart after SIGKILL: "
             f"{result['restart_seconds']:.1f} s"
@@ -154,29 +148,6 @@ def sources_table() -> str:
         shown = ", ".join(f"{name} {options[name]}" for name in sorted(options))
         lines.append(f"| {measurement.work} | `{measurement.file}.json` | {machine} | {shown} |")
     return "\n".join(lines)
-
-
-def plot() -> str:
-    """Return the plot of server CPU per message as SVG: a bar per row that has a label."""
-    bars = [(each.bar, each.server_cpu_us(load(each)) or 0.0) for each in MEASUREMENTS if each.bar]
-    label_width, bar_width, row_height, top = 250, 400, 30, 40
-    height = top + row_height * len(bars) + 8
-    scale = bar_width / max(value for _, value in bars)
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 740 {height}" width="740" height="{height}"'
-        ' font-family="sans-serif" font-size="14" role="img">',
-        "<title>Server CPU per message in microseconds</title>",
-        f'<rect width="740" height="{height}" fill="#ffffff"/>',
-        '<text x="12" y="24" font-weight="bold" fill="#222222">Server CPU per message (µs, all processes)</text>',
-    ]
-    for row, (label, value) in enumerate(bars):
-        y = top + row * row_height
-        lines += [
-            f'<text x="{label_width}" y="{y + 17}" text-anchor="end" fill="#222222">{label}</text>',
-            f'<rect x="{label_width + 10}" y="{y + 3}" width="{value * scale:.1f}" height="19" fill="#3b6ea5"/>',
-            f'<text x="{label_width + 16 + value * scale:.1f}" y="{y + 17}" fill="#222222">{value:.3g}</text>',
-        ]
-    return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 def shown_default(info: SettingInfo) -> str:
@@ -311,9 +282,6 @@ def pages() -> dict[Path, str]:
     """Return every file with generated parts, with its new content."""
     contents = {
         ROOT / "client/cmqd_client/declared_attributes.py": declared_attributes(),
-        ROOT / "docs/benchmarks.svg": plot(),
-        ROOT / "docs/peers.svg": parts.peers_svg(stored("peers")),
-        ROOT / "docs/curves.svg": parts.curves_svg(stored("curves")),
         **module_pages(),
     }
     for file, name, make in PARTS:

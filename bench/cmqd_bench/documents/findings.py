@@ -72,12 +72,12 @@ def is_overload(scenario: Scenario, point: Point) -> bool:
 
 
 def peer_name(peer: str, build: str) -> str:
-    """Return the key of a line in a plot: the peer, and the build of cmqd that is not the pure code."""
+    """Return the name of a peer with its build, unless the build is the pure code."""
     return peer if build in ("", "-", "pure") else f"{peer} ({build})"
 
 
 def name_of(point: Point) -> str:
-    """Return the key of a line in a plot."""
+    """Return the name of the peer of a point, with its build."""
     return peer_name(point.peer, point.build)
 
 

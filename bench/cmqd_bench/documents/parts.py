@@ -1,9 +1,7 @@
-"""The parts of README and docs/benchmarks.md that are made from the newest files of results: tables and two plots."""
+"""The parts of README and docs/benchmarks.md that are made from the newest files of results: tables."""
 
 from cmqd_bench.curves.cliffs import judgement
 from cmqd_bench.documents.findings import compared, disturbed_share, gaps_told, name_of, remarks, summary, works
-from cmqd_bench.documents.plots import colours, curve_plots, ratios, titles
-from cmqd_bench.documents.svg import Panel, standalone
 from cmqd_bench.documents.tables import (
     curve_table,
     figure,
@@ -12,13 +10,10 @@ from cmqd_bench.documents.tables import (
     overview_table,
     step_text,
     times,
+    titles,
     turns_text,
 )
 from cmqd_bench.figures.results import CMQD, REFERENCE_PEER, Point, Results, Scenario, points
-
-RATIO_ROW = 40
-RATIO_FRAME = 64
-"""Pixels of a row of the plot of ratios, and above and below the rows."""
 
 
 def conditions_text(results: Results) -> str:
@@ -123,19 +118,3 @@ def curve_tables(results: Results) -> str:
         for scenario in results.scenarios
         if (own := _own(results, scenario))
     )
-
-
-def peers_svg(results: Results) -> str:
-    """Return the plot of CPU ratios as a file."""
-    picture, rows = ratios(results)
-    names, colour = titles(results), colours(results)
-    shown = {name for row in rows for name, _, _ in row.ratios}
-    legend = [(names[name], number) for name, number in colour.items() if name in shown]
-    title = f"CPU per message, as a multiple of {names.get(REFERENCE_PEER, 'the reference')}"
-    panels = [Panel("", picture, RATIO_ROW * len(rows) + RATIO_FRAME)] if rows else []
-    return standalone(title, panels, legend, columns=1)
-
-
-def curves_svg(results: Results) -> str:
-    """Return the CPU plots of all curves as a file."""
-    return standalone("CPU per message as one quantity grows", curve_plots(results), [])

@@ -1,11 +1,9 @@
 """Tables of figures in Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cmqd_bench.documents.findings import compared, is_overload, name_of, peer_name, works
-from cmqd_bench.documents.plots import titles
-from cmqd_bench.documents.svg import bytes_text
-from cmqd_bench.figures.results import Point, Results, Scenario, Spread, is_overloaded
+from cmqd_bench.figures.results import Point, Results, Scenario, Spread, is_overloaded, points
 
 MISSING, FAILED = "-", "failed"
 DISTURBED = "*"
@@ -14,6 +12,24 @@ DISTURBED = "*"
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Heads and rows; the first column is text, the others are figures."""
+
+
+def titles(results: Results) -> Mapping[str, str]:
+    """Return the name for readers by the name of a peer with its build."""
+    listed = {peer.name: peer.title for peer in results.peers}
+    by_name: dict[str, str] = {}
+    for point in points(results.rows):
+        title, name = listed.get(point.peer, point.peer), name_of(point)
+        by_name[name] = title if name == point.peer else f"{title} ({point.build})"
+    return by_name
+
+
+def bytes_text(value: float) -> str:
+    """Return a size in binary units."""
+    for unit, suffix in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if value >= unit:
+            return f"{value / unit:.3g} {suffix}"
+    return f"{value:.0f} B"
 
 
 def number(value: float) -> str:

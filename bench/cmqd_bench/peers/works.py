@@ -8,7 +8,7 @@ from cmqd_bench.commands.arguments import WrongArguments
 from cmqd_bench.figures.results import Scenario
 
 TABLE_RATE = 2_000
-"""The open loop that is a row of the table; further rates are points of the plot of latency over rate."""
+"""The open loop that is a row of the table; further rates show the latency over the rate."""
 GATE_REQUESTS = 16
 """Requests of all consumers by which the producers of a cycle may be ahead, as in the scenario ``cycle``."""
 
@@ -97,11 +97,11 @@ WORKS: Sequence[Work] = (
     Work(name="batches-8", title="best batches: 256 messages, 8 connections", producers=8, outstanding=2, batch=256),
 )
 """The rows of the table, in its order."""
-PLOT_TURNS = 1
+RATE_TURNS = 1
 RATES: Sequence[Work] = tuple(
-    at_rate(rate, 100 if rate == TABLE_RATE else PLOT_TURNS) for rate in (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000)
+    at_rate(rate, 100 if rate == TABLE_RATE else RATE_TURNS) for rate in (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000)
 )
-"""Open loops for plots of the latency over the rate. Rates that are points of a plot alone have a single turn."""
+"""Open loops for the latency over the rate. Rates that are no row of the table have a single turn."""
 RATES_NAME = "rates"
 """The name of all rows of ``RATES``."""
 TABLE_NAME = "table"

@@ -1,8 +1,7 @@
-"""The parts of the documents: gains and losses in words, tables, and plots."""
+"""The parts of the documents: gains and losses in words, and tables."""
 
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -10,9 +9,7 @@ import pytest
 from cmqd_bench.curves.cliffs import judgement
 from cmqd_bench.documents import parts, stored
 from cmqd_bench.documents.findings import Standing, compared, standing, summary
-from cmqd_bench.documents.plots import colours, curve_plots
-from cmqd_bench.documents.svg import bytes_text, linear_ticks, log_ticks, short
-from cmqd_bench.documents.tables import extent, number, overview_table
+from cmqd_bench.documents.tables import bytes_text, extent, number, overview_table
 from cmqd_bench.figures.results import REFERENCE_PEER, Gap, Results, ResultsUnreadable, Row, Scenario, Spread, write
 from support.bench.results_files import CMQD_PEER, CONDITIONS, SEND, results_of, turns_of
 
@@ -102,7 +99,6 @@ def test_other_uses_of_cmqd_stand_beside_cmqd():
     file = with_rows(file, [*file.rows, *turns_of("send", "cmqd-inside", [15])])
 
     assert [each.name for each in compared(file, SEND)] == ["cmqd", "cmqd-inside", REFERENCE_PEER]
-    assert colours(file)["cmqd-inside"] not in {0, 1}
     # The sentence at the top is about cmqd as it is used by default.
     assert len(summary(file)) == 1
 
@@ -114,53 +110,7 @@ def test_a_work_without_the_reference_has_no_ratios():
     assert summary(file) == []
 
 
-def test_each_curve_has_a_plot_of_cpu_that_is_well_formed():
-    plots = curve_plots(curves_file())
-
-    assert [plot.heading for plot in plots] == ["CPU by queues", "CPU by bytes per body"]
-    for plot in plots:
-        ElementTree.fromstring(plot.svg)
-    assert "1 MiB" in plots[1].svg
-
-
-def test_a_step_of_zero_has_a_place_on_a_logarithmic_axis():
-    file = curves_file()
-    file = with_rows(file, [*turns_of("queues", "cmqd", [50], x=0), *file.rows])
-    svg = curve_plots(file)[0].svg
-
-    centres = [float(text) for text in re.findall(r'cx="([\d.]+)"', svg)]
-    assert centres == sorted(set(centres))
-    assert len(centres) == 4
-
-
-def test_a_curve_of_one_step_is_no_plot():
-    file = with_rows(curves_file(), turns_of("queues", "cmqd", [50], x=1))
-
-    assert curve_plots(file) == []
-
-
-def test_colours_tell_peers_apart():
-    rows = [row for index in range(8) for row in turns_of("send", f"peer-{index}", [20])]
-    rows += turns_of("send", "cmqd", [20]) + turns_of("send", "cmqd", [15], build="native")
-    rows += turns_of("send", REFERENCE_PEER, [10])
-    chosen = colours(with_rows(peers_file(), rows))
-
-    assert (chosen["cmqd"], chosen[REFERENCE_PEER]) == (0, 1)
-    assert len(set(chosen.values())) == len(chosen)
-
-
-def test_axes_enclose_their_values():
-    assert linear_ticks(0.93)[-1] >= 0.93
-    assert linear_ticks(1234)[0] == 0
-    assert log_ticks(3, 40) == [2, 5, 10, 20, 50]
-    assert log_ticks(1, 1) == [1]
-    ticks = log_ticks(0.02, 9_000)
-    assert ticks[0] <= 0.02
-    assert ticks[-1] >= 9_000
-
-
 def test_figures_are_short():
-    assert [short(value) for value in (0, 12.34, 999.6, 1_000, 1_500_000)] == ["0", "12.3", "1k", "1k", "1.5M"]
     assert [bytes_text(value) for value in (16, 4_096, 1 << 20)] == ["16 B", "4 KiB", "1 MiB"]
     assert [number(value) for value in (0, 0.1234, 12.34, 12_345.6)] == ["0", "0.123", "12.3", "12,346"]
     assert extent(Spread(10.0, 9.0, 12.0, 3)) == "10 (9-12)"
@@ -174,10 +124,6 @@ def test_the_parts_of_the_documents_have_conditions_and_losses():
     assert "commit `0123456789`" in text
     assert "more in 1" in text
     assert "cliff on the curve queues".capitalize() in parts.curves_text(curves_file())
-    for svg in (parts.peers_svg(peers_file()), parts.curves_svg(curves_file())):
-        ElementTree.fromstring(svg)
-        # A file has no page that could give the variables.
-        assert "var(" not in svg
 
 
 def test_the_newest_stored_results_are_taken(tmp_path: Path):
@@ -260,12 +206,11 @@ def test_disturbed_curves_do_not_prove_that_there_is_no_cliff():
     assert judgement(lacking) == ["No cliff was found.", "1 steps were not measured."]
 
 
-def test_a_line_breaks_at_a_step_without_a_figure():
-    file = curves_file()
-    others = [row for x in (1, 10, 100, 1_000) for row in turns_of("queues", "cmqd-inside", [40], x=x) if x != 10]
-    rows = [row for x in (1, 10, 100, 1_000) for row in turns_of("queues", "cmqd", [50], x=x)]
-    (plot,) = curve_plots(with_rows(file, [*rows, *others]))
+@pytest.mark.parametrize("page", ["README.md", "docs/benchmarks.md"])
+@pytest.mark.parametrize("kind", ["peers", "curves"])
+def test_a_picture_shows_the_commit_of_its_tables(page: str, kind: str):
+    # No program makes the pictures: newer results need a new picture, or none.
+    captions = re.findall(rf"!\[(.*)\]\(.*{kind}\.svg\)", (stored.RESULTS.parents[1] / page).read_text())
 
-    paths = re.findall(r'<path d="([^"]+)" fill="none"', plot.svg)
-    # The first line is drawn last.
-    assert [(path.count("M"), path.count("L")) for path in paths] == [(2, 1), (1, 3)]
+    commit = stored.stored(kind).conditions.commit
+    assert [caption.rpartition(" ")[2] for caption in captions] in ([], [commit])
