@@ -1,6 +1,5 @@
 """The comparison with peers: jobs of the load generator, its checks of replies, and a run against cmqd."""
 
-import json
 import signal
 import socket
 import struct
@@ -606,11 +605,6 @@ def ready(status: bytes) -> bytes:
     return postgres.message(b"Z", status)
 
 
-def http(fields: object, status: str = "200 OK") -> bytes:
-    body = json.dumps(fields).encode()
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-
-
 INSERTED = postgres.message(b"C", b"INSERT 0 1\0")
 SENDS: Mapping[str, tuple[Sequence[bytes], Sequence[bytes], str]] = {
     # protocol: replies to three sends, replies of which the last is an error, the text of the error
@@ -629,8 +623,6 @@ SENDS: Mapping[str, tuple[Sequence[bytes], Sequence[bytes], str]] = {
         [b'MSG _INBOX.p0.0256 1 22\r\n{"error":{"code":503}}\r\n'],
         "NATS: .*503",
     ),
-    "beanstalkd": ([b"INSERTED 1\r\n"] * 3, [b"OUT_OF_MEMORY\r\n"], "beanstalkd: OUT_OF_MEMORY"),
-    "sqs": ([http({"MessageId": "1"})] * 3, [http({"m": "no queue"}, "400 Bad Request")], "no queue"),
 }
 CONSUMES: Mapping[str, Sequence[bytes]] = {
     # protocol: replies to two receives and deletes, beginning with a receive of nothing where the protocol has one
@@ -645,11 +637,6 @@ CONSUMES: Mapping[str, Sequence[bytes]] = {
             b"PING\r\n+OK\r\nMSG _INBOX.c0.ack 3 0\r\n\r\n",
         ]
         * 2,
-    ],
-    "beanstalkd": [b"RESERVED 7 64\r\n" + BODY + b"\r\n", b"DELETED\r\n"] * 2,
-    "sqs": [
-        http({}),
-        *[http({"Messages": [{"ReceiptHandle": "abc", "Body": BODY.decode()}]}), http({})] * 2,
     ],
 }
 

@@ -160,9 +160,6 @@ class Peers:
     builds: Sequence[str] = option(
         names_of, "further installations of cmqd, by their interpreters", (), shown="", metavar="NAME=PYTHON,.."
     )
-    moto: str | None = option(
-        str, "interpreter that has moto and its server", shown="this one, or python3", metavar="PYTHON"
-    )
     turns: int = option(whole(1, 100), "of every row and peer; medians count", 5)
     repeats: int = option(whole(0, 10), "repetitions at most of a row in which redis-always varies by over 1.3", 1)
     seconds: float = option(decimal(0.1, 3600), "measured time of a row", 4.0)

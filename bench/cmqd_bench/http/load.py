@@ -129,29 +129,20 @@ def json_requests(server: HttpServer, queue: str, secret_id: str, secret_key: st
     )
 
 
-def sqs_head(address: str, action: str) -> bytes:
-    """Return the head of a request in SQS' JSON protocol, up to the length of its body."""
-    return (
-        f"POST / HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/x-amz-json-1.0\r\n"
-        f"Authorization: {SQS_AUTHORIZATION}\r\nX-Amz-Target: AmazonSQS.{action}\r\nContent-Length: "
-    ).encode()
-
-
 def sqs_post(address: str, action: str, parameters: dict[str, Any]) -> bytes:
     """Return a request in SQS' JSON protocol."""
-    content = json.dumps(parameters).encode()
-    return sqs_head(address, action) + b"%d\r\n\r\n" % len(content) + content
-
-
-def sqs_queue(address: str, queue: str) -> dict[str, Any]:
-    """Return the parameter that names a queue of moto's server."""
-    return {"QueueUrl": f"http://{address}/123456789012/{queue}"}
+    content = json.dumps(parameters)
+    return (
+        f"POST / HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/x-amz-json-1.0\r\n"
+        f"Authorization: {SQS_AUTHORIZATION}\r\nX-Amz-Target: AmazonSQS.{action}\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n{content}"
+    ).encode()
 
 
 def sqs_requests(server: HttpServer, queue: str, body: int) -> Requests:
     """Return the requests to moto's SQS server."""
     address = f"{server.host}:{server.port}"
-    url = sqs_queue(address, queue)
+    url = {"QueueUrl": f"http://{address}/123456789012/{queue}"}
     send = sqs_post(address, "SendMessage", url | {"MessageBody": "x" * body})
     receive = sqs_post(address, "ReceiveMessage", url | {"WaitTimeSeconds": 10})
     return Requests(

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from cmqd_bench.commands.arguments import WrongArguments
-from cmqd_bench.peers.beanstalkd_peer import BeanstalkdPeer
 from cmqd_bench.peers.cmqd_peer import CmqdPeer
-from cmqd_bench.peers.moto_peer import MotoPeer
 from cmqd_bench.peers.nats_peer import NatsPeer
 from cmqd_bench.peers.peer import Peer
 from cmqd_bench.peers.postgres_peer import PostgresPeer
@@ -23,15 +21,13 @@ PEERS: Mapping[str, Callable[[], Peer]] = {
     "rabbitmq-quorum": lambda: RabbitPeer("quorum"),
     "nats-always": lambda: NatsPeer(syncs=True),
     "nats": lambda: NatsPeer(syncs=False),
-    "beanstalkd": BeanstalkdPeer,
-    "moto-sqs": MotoPeer,
 }
 
 
-def catalog(names: Sequence[str], builds: Sequence[str] = (), moto: str | None = None) -> list[Peer]:
+def catalog(names: Sequence[str], builds: Sequence[str] = ()) -> list[Peer]:
     """Return the peers with these names (all without names), and further installations of cmqd.
 
-    A build is written ``NAME=INTERPRETER``; ``moto`` is an interpreter that has moto.
+    A build is written ``NAME=INTERPRETER``.
 
     Raises:
         WrongArguments: a name is no peer's name, or a build is written in another way.
@@ -39,11 +35,7 @@ def catalog(names: Sequence[str], builds: Sequence[str] = (), moto: str | None =
     for name in names:
         if name not in PEERS:
             raise WrongArguments(f"{name!r} is no peer; the peers are {', '.join(PEERS)}")
-    peers = [
-        MotoPeer(moto) if moto and name == "moto-sqs" else make()
-        for name, make in PEERS.items()
-        if not names or name in names
-    ]
+    peers = [make() for name, make in PEERS.items() if not names or name in names]
     for build in builds:
         name, separator, python = build.partition("=")
         if not name or not separator or not python:

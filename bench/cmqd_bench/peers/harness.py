@@ -315,7 +315,7 @@ def run_peers(plan: Peers, on_results: Callable[[results.Results], None]) -> res
     raise_file_limit(FILES)
     root = scratch_root(plan.scratch)
     facts = run_conditions(plan, root, plan.body)
-    with started(catalog(plan.peers, plan.builds, plan.moto), root, keep=plan.keep) as (running, gaps):
+    with started(catalog(plan.peers, plan.builds), root, keep=plan.keep) as (running, gaps):
         described = [
             results.Peer(name=peer.name, title=peer.title, version=peer.version(), durability=peer.durability)
             for peer in running.peers

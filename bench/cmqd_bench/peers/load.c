@@ -708,89 +708,6 @@ static void nats_number(uint8_t *target, uint64_t number) {
     for (int digit = 3; digit >= 0; digit--, number /= 10) target[digit] = (uint8_t)('0' + number % 10);
 }
 
-/* ------------------------------------------------------------------------------------------------------ beanstalkd */
-
-static size_t beanstalkd_parse(struct connection *connection, const uint8_t *data, size_t bytes, struct reply *reply) {
-    const uint8_t *end = memchr(data, '\n', bytes);
-    if (!end) return 0;
-    size_t line_bytes = (size_t)(end - data) + 1;
-    reply->number = -1;
-    if (connection->role == PRODUCE && !strncmp((const char *)data, "INSERTED ", 9)) {
-        reply->kind = SENT;
-        return line_bytes;
-    }
-    if (connection->state == SETTLING && !strncmp((const char *)data, "DELETED\r\n", 9)) {
-        reply->kind = SETTLED;
-        return line_bytes;
-    }
-    if (connection->state != RECEIVING || strncmp((const char *)data, "RESERVED ", 9))
-        fail("beanstalkd: %.*s", (int)line_bytes - 2, (const char *)data);
-    char *rest;
-    uint64_t handle = strtoull((const char *)data + 9, &rest, 10), body_bytes = strtoull(rest, NULL, 10);
-    if (bytes < line_bytes + body_bytes + 2) return 0;
-    reply->kind = RECEIVED;
-    reply->count = 1;
-    reply->stamp = read_stamp(end + 1, body_bytes);
-    keep_handle(connection, &handle, sizeof handle);
-    return line_bytes + body_bytes + 2;
-}
-
-static void beanstalkd_settle(struct connection *connection) {
-    uint64_t id;
-    memcpy(&id, connection->handles.data, sizeof id);
-    append_text(&connection->out, "delete %llu\r\n", (unsigned long long)id);
-}
-
-/* ---------------------------------------------------------------------------------------------- SQS: JSON over HTTP */
-
-static size_t sqs_parse(struct connection *connection, const uint8_t *data, size_t bytes, struct reply *reply) {
-    const uint8_t *head_end = memmem(data, bytes, "\r\n\r\n", 4);
-    if (!head_end) return 0;
-    size_t head_bytes = (size_t)(head_end - data) + 4;
-    char head[2048];
-    if (head_bytes >= sizeof head) fail("SQS: a head of %zu bytes", head_bytes);
-    memcpy(head, data, head_bytes);
-    head[head_bytes] = 0;
-    const char *length = strcasestr(head, "\r\ncontent-length:");
-    if (!length) fail("SQS: an answer without its length");
-    size_t body_bytes = strtoull(length + 17, NULL, 10);
-    if (bytes < head_bytes + body_bytes) return 0;
-    const uint8_t *body = data + head_bytes;
-    if (strncmp(head + 8, " 200 ", 5)) fail("SQS: %.12s: %.*s", head, (int)body_bytes, (const char *)body);
-    reply->number = -1;
-    if (connection->role == PRODUCE) {
-        reply->kind = SENT;
-    } else if (connection->state == SETTLING) {
-        reply->kind = SETTLED;
-    } else {
-        reply->kind = RECEIVED;
-        const char name[] = "\"ReceiptHandle\": \"";
-        const uint8_t *handle = memmem(body, body_bytes, name, sizeof name - 1);
-        if (handle) {
-            handle += sizeof name - 1;
-            const uint8_t *handle_end = memchr(handle, '"', (size_t)(body + body_bytes - handle));
-            if (!handle_end) fail("SQS: a receipt handle without its end");
-            reply->count = 1;
-            reply->stamp = read_stamp(body, body_bytes);
-            keep_handle(connection, handle, (size_t)(handle_end - handle));
-        }
-    }
-    return head_bytes + body_bytes;
-}
-
-/* The template is the head of the request up to the length of its body, a zero byte, and the body up to the handle. */
-static void sqs_settle(struct connection *connection) {
-    const struct bytes *settle = &connection->settle;
-    const uint8_t *body = memchr(settle->data, 0, settle->used);
-    if (!body) fail("SQS: a delete without its body");
-    size_t head_bytes = (size_t)(body - settle->data), body_bytes = settle->used - head_bytes - 1;
-    append(&connection->out, settle->data, head_bytes);
-    append_text(&connection->out, "%zu\r\n\r\n", body_bytes + connection->handles.used + 2);
-    append(&connection->out, body + 1, body_bytes);
-    append(&connection->out, connection->handles.data, connection->handles.used);
-    append(&connection->out, "\"}", 2);
-}
-
 /* ------------------------------------------------------------------------------------------------------ protocols */
 
 static const struct protocol PROTOCOLS[] = {
@@ -804,8 +721,6 @@ static const struct protocol PROTOCOLS[] = {
      .parse = amqp_parse,
      .settle = amqp_settle},
     {.name = "nats", .is_numbered = true, .parse = nats_parse, .settle = nats_settle, .number = nats_number},
-    {.name = "beanstalkd", .parse = beanstalkd_parse, .settle = beanstalkd_settle},
-    {.name = "sqs", .parse = sqs_parse, .settle = sqs_settle},
 };
 
 /* ------------------------------------------------------------------------------------------------------- the load */
