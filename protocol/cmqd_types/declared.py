@@ -95,8 +95,9 @@ class Attribute(Struct, frozen=True, kw_only=True):
         """
         default = self.default
         fixed = "; fixed at creation" if self.is_fixed else ""
+        words = " or ".join(f"{marks}{word}{marks}" for word in self.choices)
         if self.default_text:
-            return f"default {self.default_text}{fixed}"
+            return f"{words and words + ', '}default {self.default_text}{fixed}"
         if self.is_number:
             low = "" if self.zero and not self.least else shown(self, self.least or self.low)
             text = f"{low}{joint}{shown(self, self.high)}" if low else f"up to {shown(self, self.high)}"
@@ -105,7 +106,6 @@ class Attribute(Struct, frozen=True, kw_only=True):
                 return text + (", the default" if default == 0 else f"; default {shown(self, int(str(default)))}")
             return text + (", the default" if default == self.high else f", default {shown(self, int(str(default)))}")
         if self.unit is Unit.CHOICE:
-            words = " or ".join(f"{marks}{word}{marks}" for word in self.choices)
             return f"{words}, default {marks}{default}{marks}{fixed}"
         if self.unit is Unit.SWITCH:
             return f"default {str(default).lower()}{fixed}"

@@ -79,7 +79,7 @@ class SettingInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Durations are milliseconds, sizes are bytes, as the end of the name says."""
     default: str | int | bool | None
     origin: str
-    """A word of ``ORIGINS``."""
+    """``default``, ``file``, ``environment``, ``flag``, or ``program``: given by the code that started the server."""
     place: str
     """Path of the file, name of the variable or the flag; empty for other origins."""
     meaning: str
@@ -88,4 +88,4 @@ class SettingInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 ORIGINS: Final = ("default", "file", "environment", "flag", "program")
-"""Origins of a value; ``program`` is a value that a program gave to a server in its own process."""
+"""Origins of a value."""

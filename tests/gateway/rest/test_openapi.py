@@ -10,7 +10,8 @@ import pytest
 from cmqd_gateway.rest import openapi, reference
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.table import BASE, OPERATIONS
-from cmqd_types.attributes import QUEUE
+from cmqd_types.attributes import QUEUE, SUBSCRIPTION
+from cmqd_types.inspection import ORIGINS
 from support.cases import each_case
 from support.gateway.rest_calls import RestCalls
 
@@ -52,6 +53,16 @@ def test_every_schema_is_used_and_every_reference_leads_to_a_schema():
     references = set(re.findall(r'"#/components/schemas/(\w+)"', text))
 
     assert references == set(DOCUMENT["components"]["schemas"])
+
+
+def test_the_description_of_a_text_has_the_words_that_the_text_can_be():
+    for schema, field, words in (
+        ("Setting", "origin", ORIGINS),
+        ("SubscriptionInfo", "protocol", SUBSCRIPTION["protocol"].choices),
+        ("SubscriptionInfo", "strategy", SUBSCRIPTION["strategy"].choices),
+    ):
+        described = DOCUMENT["components"]["schemas"][schema]["properties"][field]["description"]
+        assert [word for word in words if f"`{word}`" not in described] == [], described
 
 
 def test_ids_and_handles_are_strings_in_every_schema():
