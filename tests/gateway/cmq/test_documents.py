@@ -25,7 +25,7 @@ def test_each_action_of_cmq_is_served(name: str) -> None:
 def test_each_action_has_tests_of_its_success_and_of_its_errors(name: str) -> None:
     tests = cmq_tables.tests_of(name, cmq_tables.strings_of_tests())
 
-    assert "`cmq_every_error`" in tests
+    assert "`every_error`" in tests
     assert len(tests) > 1 or name.startswith("Query")  # the two that always fail
 
 
