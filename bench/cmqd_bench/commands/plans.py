@@ -11,7 +11,7 @@ from cmqd_bench.commands.arguments import decimal, names_of, option, some_of, sw
 from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES, Durable, OnDisk, Printed
 
 T = TypeVar("T")
-SPARK_PARTS = ("batch", "prune", "stream", "sink", "tail")
+SPARK_PARTS = ("batch", "prune", "stream", "sink")
 CURVE_NAMES = ("queues", "connections", "waiting", "backlog", "subscribers", "body", "batch", "rate")
 """The scale curves, in the order in which they run."""
 ATTACK_CASES = tuple((kind, count) for kind, attack in ATTACKS.items() for count in attack.connections)
@@ -173,15 +173,11 @@ class Peers:
 
 @command("spark", "spark.report.print_spark")
 class Spark(OnDisk):
-    """The Spark connector: batch, pruning, stream, sink, and what it costs a broker; needs the Spark set."""
+    """The Spark connector: batch, pruning, stream and sink; needs the Spark set."""
 
     messages: int = option(whole(1, 100_000_000), "messages", 5_000_000)
     body: int = option(whole(1, MAX_BATCH_BYTES), "bytes of each body", 256)
     rounds: int = option(whole(1, 100), "interleaved rounds, the best counts", 3)
-    tail_rounds: int = option(whole(1, 100), "of the part tail, medians count", 5)
-    tail_rate: int = option(whole(1, 1_000_000), "of the part tail, messages/s", 16_000)
-    tail_seconds: int = option(whole(1, 3600), "of the part tail, of each run", 8)
-    share_cores: bool = switch("of the part tail: broker and Spark on the same cores")
     unix_sockets: bool = switch("between Java and Python, instead of Spark's default, TCP")
     parts: Sequence[str] = option(
         some_of(SPARK_PARTS), f"some of {','.join(SPARK_PARTS)}", SPARK_PARTS, shown="all", metavar="PART,.."

@@ -11,7 +11,6 @@ from cmqd_bench.machine.conditions import conditions, scratch_root, version_of
 from cmqd_bench.spark.reading import Reading
 from cmqd_bench.spark.session import MASTER, session
 from cmqd_bench.spark.sink import measure_sink
-from cmqd_bench.spark.tail import Load, measure_tail
 
 READING = frozenset({"batch", "prune", "stream"})
 SINK_ROUNDS = 2
@@ -28,9 +27,6 @@ def measure(plan: Spark, scratch: Path) -> dict[str, Any]:
             figures |= reading.measure(plan.parts, plan.rounds)
         if "sink" in plan.parts:
             figures["sink"] = measure_sink(spark, scratch, messages, body, min(plan.rounds, SINK_ROUNDS))
-        if "tail" in plan.parts:
-            load = Load(plan.tail_rate, plan.tail_seconds, body)
-            figures["tail"] = measure_tail(spark, scratch, load, plan.tail_rounds, share=plan.share_cores)
     return figures
 
 

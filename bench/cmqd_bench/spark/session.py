@@ -70,18 +70,13 @@ class SparkCpu:
     @classmethod
     def now(cls) -> "SparkCpu":
         """Return the CPU seconds so far. Spark's Java is a child of this process, and Python a child of Java."""
-        everything = spark_processes()
+        below = (each.pid for each in family(os.getpid())[1:])
+        everything = {each.pid for pid in below if _command(pid).endswith("java") for each in family(pid)}
         java = {pid for pid in everything if _command(pid).endswith("java")}
         return cls(cpu_seconds(java), cpu_seconds(everything - java))
 
     def __sub__(self, other: "SparkCpu") -> "SparkCpu":
         return SparkCpu(self.java - other.java, self.python - other.python)
-
-
-def spark_processes() -> set[int]:
-    """Return the Java child of this process and the descendants of Java."""
-    below = (each.pid for each in family(os.getpid())[1:])
-    return {each.pid for pid in below if _command(pid).endswith("java") for each in family(pid)}
 
 
 def _command(pid: int) -> str:
