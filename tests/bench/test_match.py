@@ -1,24 +1,15 @@
-"""The benchmark of matching: its sets are as described, and its report has the fields that readers need."""
+"""The benchmark of matching: its sets are as described, and its works match each message."""
 
 from cmqd.core.filter_matching import check_binding_keys, check_routing_key, check_tags
-from cmqd_bench.commands.command_line import build_parser
 from cmqd_bench.micro.match import (
+    REBUILDS,
     SUBSCRIBERS,
-    TARGETS_US,
     WARM_LABELS,
     adversarial_keys,
-    match_lines,
-    measure_match,
+    match_micros,
     realistic_keys,
     tag_set,
 )
-
-
-def test_the_command_is_understood():
-    arguments = build_parser().parse_args(["match", "--json"])
-
-    assert arguments.scenario == "match"
-    assert arguments.json
 
 
 def test_sets_are_legal_and_always_the_same():
@@ -40,14 +31,11 @@ def test_sets_are_legal_and_always_the_same():
         assert {len(key.split(".")) for key in keys.routing_keys} == {words}
 
 
-def test_the_report_has_every_figure():
-    report = measure_match(rounds=1, messages=WARM_LABELS)
+def test_a_work_matches_each_of_its_messages():
+    items = {micro.name: micro.prepare()() for micro in match_micros(WARM_LABELS)}
 
-    for name in (*TARGETS_US, "key_cold_worst_us", "rebuild_ms"):
-        assert report[name] > 0
-    assert report["key_cold_worst_us"] == max(report["worst_sets_us"].values())
-    assert all(0 < number <= SUBSCRIBERS for number in report["matched"].values())
-    assert report["conditions"]["cpu"]
-    shown = "\n".join(match_lines(report))
-    assert f"{report['key_cold_us']:.3f}" in shown
-    assert f"{report['rebuild_ms']:.3f}" in shown
+    assert set(items.values()) == {WARM_LABELS, REBUILDS}
+    assert [name for name, count in items.items() if count == REBUILDS] == [
+        "match: tags, rebuild",
+        "match: keys, rebuild",
+    ]

@@ -64,7 +64,7 @@ class Quick:
 
 @command("micro", "micro.runner.print_micro")
 class Micro(Printed):
-    """The codec and each operation of the core, call by call."""
+    """The codec, each operation of the core, and the matching of a topic, call by call."""
 
     filter: str = option(str, "only benchmarks with this text in the name", "", shown="")
 
@@ -89,11 +89,6 @@ class CompareScenarios(OnDisk):
     seconds: float = option(decimal(1, 36_000), "after which no further turn begins", 900.0)
     tolerance: float = option(decimal(0, 1), "smallest share of a figure that counts as a difference", 0.03)
     filter: str = option(str, "only scenarios with this text in the name", "", shown="")
-
-
-@command("match", "micro.match.print_match")
-class Match(Printed):
-    """The matching of a topic: tags and routing keys of 500 subscribers, call by call."""
 
 
 @command("consumer", "compare.consumer_cpu.print_consumer")

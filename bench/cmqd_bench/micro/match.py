@@ -1,21 +1,16 @@
-"""``match``: the matching of a topic with 500 subscribers, with labels seen before (warm) and never before (cold).
+"""The matching of a topic with 500 subscribers, with labels seen before (warm) and never before (cold).
 
 Labels are new string objects, as from the codec, so a warm match pays for their hashes. For a cold match the index
 is built but the label is new; a rebuild is a change of a subscriber and the next match.
 """
 
-import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from cmqd.core.filter_matching import KeyRules, Matcher, TagRules
-from cmqd_bench.commands.plans import Match
-from cmqd_bench.figures.report import outline
-from cmqd_bench.machine.conditions import conditions
-from cmqd_bench.micro.measuring import ROUNDS, Micro, Work, run_micros
+from cmqd_bench.micro.measuring import Micro, Work
 
 SUBSCRIBERS = 500
 KEYS = 5
@@ -24,11 +19,10 @@ KNOWN_TAGS = 200
 MESSAGE_TAGS = 10
 WARM_LABELS = 64
 """Different labels of the warm cases, in turn."""
-MESSAGES = 2000
+MESSAGES = 500
 """Messages per case, all different in the cold cases; below the cache size of a matcher."""
 REBUILDS = 5
 Label = TypeVar("Label", str, list[str])
-TARGETS_US = {"tag_warm_us": 0.5, "tag_cold_us": 8.0, "key_warm_us": 0.2, "key_cold_us": 40.0}
 
 LEVELS = (
     ("region", 8),
@@ -179,8 +173,8 @@ def _rebuilds(matcher: Matcher[Any], own: Sequence[str]) -> Work:
     return work
 
 
-def match_micros(messages: int = MESSAGES) -> dict[str, Micro]:
-    """Return every case; adversarial cases have separate names."""
+def match_micros(messages: int = MESSAGES) -> list[Micro]:
+    """Return the benchmarks of the matching."""
     filters, tags = tag_set(messages)
     keys = realistic_keys(messages)
 
@@ -208,74 +202,15 @@ def match_micros(messages: int = MESSAGES) -> dict[str, Micro]:
         match("x")
         return _matches(match, [_fresh(key) for key in keys.routing_keys])
 
-    micros = {
-        "tag_warm_us": Micro("tags, warm", warm_tags),
-        "tag_cold_us": Micro("tags, cold", cold_tags),
-        "tag_rebuild": Micro("tags, rebuild", lambda: _rebuilds(_tag_matcher(filters), filters[0]), "rebuild"),
-        "key_warm_us": Micro("routing keys of 8 words, warm", warm_keys),
-        "key_cold_us": Micro("routing keys of 8 words, cold", cold_keys),
-        "rebuild": Micro("keys, rebuild", lambda: _rebuilds(_key_matcher(keys), keys.binding_keys[0]), "rebuild"),
-    }
-    for worst in adversarial_keys(messages):
-        micros[worst.name] = Micro(f"keys of {worst.name}, cold", lambda worst=worst: cold_keys(worst))
-    return micros
-
-
-def matched(messages: int = MESSAGES) -> dict[str, float]:
-    """Return the average number of matching subscribers, by the name of the case."""
-    filters, tags = tag_set(messages)
-    match = _match_of(_tag_matcher(filters))
-    numbers = {"tag_cold_us": sum(len(match(labels)) for labels in tags) / len(tags)}
-    numbers["tag_warm_us"] = sum(len(match(labels)) for labels in tags[:WARM_LABELS]) / len(tags[:WARM_LABELS])
-    keys = realistic_keys(messages)
-    for name, one, routing in (
-        ("key_warm_us", keys, keys.routing_keys[:WARM_LABELS]),
-        ("key_cold_us", keys, keys.routing_keys),
-        *((worst.name, worst, worst.routing_keys) for worst in adversarial_keys(messages)),
-    ):
-        subscribers_of = _match_of(_key_matcher(one))
-        numbers[name] = sum(len(subscribers_of(key)) for key in routing) / len(routing)
-    return {name: round(number, 1) for name, number in numbers.items()}
-
-
-def measure_match(rounds: int = ROUNDS, messages: int = MESSAGES) -> dict[str, Any]:
-    """Return all figures in the format of ``--json``."""
-    micros = match_micros(messages)
-    # The first is the reference of the runner.
-    results = run_micros(list(micros.values()), rounds)[1:]
-    us = {name: round(result.nanoseconds / 1000, 3) for name, result in zip(micros, results, strict=True)}
-    worst = {keys.name: us[keys.name] for keys in adversarial_keys(1)}
-    return {
-        "scenario": "match",
-        **{name: us[name] for name in TARGETS_US},
-        "key_cold_worst_us": max(worst.values()),
-        "rebuild_ms": round(us["rebuild"] / 1000, 3),
-        "tag_rebuild_ms": round(us["tag_rebuild"] / 1000, 3),
-        "worst_sets_us": worst,
-        "matched": matched(messages),
-        "targets": TARGETS_US,
-        "options": {"subscribers": SUBSCRIBERS, "keys": KEYS, "filter_tags": FILTER_TAGS, "messages": messages},
-        "conditions": {**conditions(Path()), "rounds": rounds},
-    }
-
-
-def print_match(plan: Match) -> None:
-    """Measure and print."""
-    report = measure_match()
-    print(json.dumps(report, indent=2) if plan.json else "\n".join(match_lines(report)))
-
-
-def match_lines(report: dict[str, Any]) -> list[str]:
-    """Return the report as lines of text."""
-    figures = {name: report[name] for name in TARGETS_US} | report["worst_sets_us"]
-    lines = [f"  {'match':<44} {'us':>9}  {'target us':>9}  {'matched':>8}"]
-    for name, us in figures.items():
-        lines.append(f"  {name:<44} {us:>9.3f}  {TARGETS_US.get(name, ''):>9}  {report['matched'][name]:>8}")
-    options = f"{SUBSCRIBERS} subscribers, each with {FILTER_TAGS} of {KNOWN_TAGS} tags or {KEYS} binding keys"
     return [
-        *lines,
-        f"  {'a change and the match after it, tags, ms':<44} {report['tag_rebuild_ms']:>9.3f}",
-        f"  {'a change and the match after it, keys, ms':<44} {report['rebuild_ms']:>9.3f}",
-        f"\n  {options}; messages with 1 to {MESSAGE_TAGS} tags or a key",
-        *outline({"conditions": report["conditions"]}),
+        Micro("match: tags, warm", warm_tags),
+        Micro("match: tags, cold", cold_tags),
+        Micro("match: tags, rebuild", lambda: _rebuilds(_tag_matcher(filters), filters[0]), "rebuild"),
+        Micro("match: keys of 8 words, warm", warm_keys),
+        Micro("match: keys of 8 words, cold", cold_keys),
+        Micro("match: keys, rebuild", lambda: _rebuilds(_key_matcher(keys), keys.binding_keys[0]), "rebuild"),
+        *(
+            Micro(f"match: keys of {worst.name}, cold", lambda worst=worst: cold_keys(worst))
+            for worst in adversarial_keys(messages)
+        ),
     ]

@@ -1,4 +1,4 @@
-"""Runs the micro benchmarks of the codec and of the core, and prints the results."""
+"""Runs the micro benchmarks of the codec, of the core and of the matching, and prints the results."""
 
 import json
 from pathlib import Path
@@ -7,12 +7,13 @@ from cmqd_bench.commands import plans
 from cmqd_bench.machine.conditions import conditions
 from cmqd_bench.micro.codec import codec_micros
 from cmqd_bench.micro.core import core_micros
+from cmqd_bench.micro.match import match_micros
 from cmqd_bench.micro.measuring import ROUNDS, Micro, run_micros
 
 
 def all_micros() -> list[Micro]:
     """Return all benchmarks, the codec first."""
-    return [*codec_micros(), *core_micros()]
+    return [*codec_micros(), *core_micros(), *match_micros()]
 
 
 def print_micro(plan: plans.Micro) -> None:
