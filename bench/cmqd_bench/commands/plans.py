@@ -91,14 +91,6 @@ class CompareScenarios(OnDisk):
     filter: str = option(str, "only scenarios with this text in the name", "", shown="")
 
 
-@command("consumer", "compare.consumer_cpu.print_consumer")
-class Consumer(OnDisk):
-    """CPU of the client per message: a consumer against receive and delete."""
-
-    messages: int = option(whole(16, 1_000_000), "messages of each run at batch 16, an eighth at batch 1", 16_000)
-    rounds: int = option(whole(1, 100), "of the three ways in turns; medians count", 5)
-
-
 @command("takeover", "redundancy.takeover.print_takeover")
 class Takeover(OnDisk):
     """Two brokers over three PostgreSQL servers: how long callers wait when a broker or a server is lost."""
