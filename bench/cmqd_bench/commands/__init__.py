@@ -1,1 +1,1 @@
-"""The command line of ``python -m cmqd_bench``: a plan for each command, from whose fields the flags are made."""
+"""Command lines of ``python -m cmqd_bench``: plans of commands, and flags made from the fields of plans."""

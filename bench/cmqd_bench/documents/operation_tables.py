@@ -8,14 +8,14 @@ from cmqd_types.keys import Role
 
 
 def roles_table() -> str:
-    """Return the table of SPEC.md: the operations of each role."""
+    """Return the table of SPEC.md: the operations by role."""
     rows = [f"| `{role}` | {_names(lambda operation, role=role: operation.role is role)} |" for role in Role]
     rows.append(f"| any role | {_names(lambda operation: operation.role is None)} |")
     return "\n".join(["| role | operations |", "| --- | --- |", *rows])
 
 
 def costs_table() -> str:
-    """Return the table of ARCHITECTURE.md: the operations of each class of cost."""
+    """Return the table of ARCHITECTURE.md: the operations by class of cost."""
     rows = [
         f"| {cost.value} | {_names(lambda operation, cost=cost: operation.cost is cost)} |"
         for cost in (Cost.CONSTANT, Cost.SLICED)

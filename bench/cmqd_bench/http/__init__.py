@@ -1,1 +1,1 @@
-"""The load over HTTP, the HTTP servers under it, and the endpoints that receive pushes."""
+"""Load over HTTP, the HTTP servers under load, and the endpoints that receive pushes."""

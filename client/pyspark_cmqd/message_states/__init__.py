@@ -1,1 +1,1 @@
-"""States of messages at one row of the log: waiting, deleted, dead-lettered, expired."""
+"""States of messages at a row of the log: waiting, deleted, dead-lettered, expired."""

@@ -80,7 +80,8 @@ class ReplyGate:
         """Number of replies released or given up since the start."""
         self.is_for_lone_client = True
         """True if no reply is held, and the last commit released at most one: the usual state while a single client
-        waits for the answer to each request. An attribute, because each I/O batch reads it."""
+        waits for the answer to each request. Set by a hold and by ``open_to``, so False may outlast replies that were
+        given up: the next I/O batch polls once more. An attribute, because each I/O batch reads it."""
 
     def __len__(self) -> int:
         return len(self._held) + len(self._given_up)

@@ -72,7 +72,11 @@ class ChildProcess(Protocol):
 
 
 class StorageProcessLog:
-    """A log in a storage process; see the module and ``cmqd.log.interface.Log``."""
+    """A log in a storage process; see the module and ``cmqd.log.interface.Log``.
+
+    ``epoch`` is the epoch of this broker in the engine: 0 without an engine, and before this broker leads.
+    ``engine_status`` is the engine as the storage process has last reported it.
+    """
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Pages as tests read them, and the measure of prose."""
+"""Pages in the form that tests compare, and the measure of prose."""

@@ -1,1 +1,1 @@
-"""Messages that move to another queue: dead letters, rejections and redrives."""
+"""Moves of messages between queues: dead letters, rejections and redrives."""
