@@ -6,15 +6,13 @@ from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
-from cmqd_client.durations import to_datetime
 from cmqd_client.errors import CmqError
-from cmqd_client.messages.message_ids import printed_id
+from cmqd_client.messages.message_ids import MessageId
 from cmqd_client.messages.typed_bodies import BodyT
 from cmqd_client.queue import Queue
 from cmqd_client.results import TransactionStatus
 from cmqd_client.transactions.half_messages import Checker, TransactionCheck
-from cmqd_protocol import messages as wire
-from cmqd_protocol import operations
+from cmqd_client.transactions.open_checks import OpenChecks
 
 _log = logging.getLogger(__name__)
 
@@ -30,113 +28,98 @@ CHECKS_AT_ONCE = 16
 class CheckAnswers(Generic[BodyT]):
     """Runs a checker for the checks of a queue, between :meth:`open` and :meth:`close`."""
 
-    __slots__ = ("_check_seconds", "_checker", "_checks_at_once", "_closed", "_queue", "_running", "_waiting")
+    __slots__ = (
+        "_check_seconds",
+        "_checker",
+        "_checks",
+        "_checks_at_once",
+        "_closed",
+        "_queue",
+        "_running",
+        "_waiting",
+    )
 
     def __init__(self, queue: Queue[BodyT], checker: Checker[BodyT], check_seconds: float, checks_at_once: int) -> None:
         self._queue = queue
+        self._checks = OpenChecks(queue, self._take)
         self._checker = checker
         self._check_seconds = check_seconds
         self._checks_at_once = checks_at_once
         self._closed = False
-        self._waiting: dict[int, wire.TransactionCheck] = {}
+        self._waiting: dict[MessageId, TransactionCheck[BodyT]] = {}
         """Checks without a running checker, by message, in the order of arrival."""
-        self._running: dict[int, asyncio.Task[None]] = {}
+        self._running: dict[MessageId, asyncio.Task[None]] = {}
         """Checks in progress, by message."""
 
     async def open(self) -> None:
         """Register the checker with the server; see :meth:`TransactionProducer.open`."""
-        channel = self._queue.channel
-        # Before the registration, because checks may arrive together with its reply, and would have no taker.
-        channel.checks.add(self._queue.name, self._take)
-        try:
-            await channel.ask(operations.REGISTER_CHECKER, self._queue.name)
-        except BaseException:
-            channel.checks.discard(self._queue.name, self._take)
-            raise
-        connections = channel.connections()
-        if len(connections) > 1:
-            channel.checks.register(self._queue.name, connections)
+        await self._checks.open()
 
     async def close(self) -> None:
         """Take no more checks, and answer the checks that arrived; see :meth:`TransactionProducer.close`."""
-        channel = self._queue.channel
         try:
-            await channel.checks.remove(self._queue.name, self._take, channel.connections)
+            await self._checks.close()
             while self._running:
                 await asyncio.wait(self._running.values())
         finally:
             self._closed = True
-            channel.checks.discard(self._queue.name, self._take)
             self._waiting.clear()
             for task in self._running.values():
                 task.cancel()
 
-    def _take(self, check: wire.TransactionCheck) -> None:
+    def _take(self, check: TransactionCheck[BodyT]) -> None:
         """Accept a check from the server."""
-        if self._closed:
-            return
         # Replaces an older check of the same message; waits behind a running check, which may decide the message.
-        self._waiting[check.message_id] = check
+        self._waiting[check.id] = check
         self._start_some()
 
     def _start_some(self) -> None:
         """Start waiting checks while slots are free."""
         while len(self._running) < self._checks_at_once:
-            number = next((number for number in self._waiting if number not in self._running), None)
-            if number is None:
+            message_id = next((message_id for message_id in self._waiting if message_id not in self._running), None)
+            if message_id is None:
                 return
-            self._start(self._waiting.pop(number))
+            self._start(self._waiting.pop(message_id))
 
-    def _start(self, check: wire.TransactionCheck) -> None:
+    def _start(self, check: TransactionCheck[BodyT]) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(check))
-        self._running[check.message_id] = task
-        task.add_done_callback(lambda _: self._finished(check.message_id))
+        self._running[check.id] = task
+        task.add_done_callback(lambda _: self._finished(check.id))
 
-    def _finished(self, number: int) -> None:
-        del self._running[number]
+    def _finished(self, message_id: MessageId) -> None:
+        del self._running[message_id]
         if not self._closed:
             self._start_some()
 
-    async def _answer(self, check: wire.TransactionCheck) -> None:
+    async def _answer(self, check: TransactionCheck[BodyT]) -> None:
         """Run the checker, and send its answer to the server."""
-        question = TransactionCheck(
-            queue=check.queue,
-            id=printed_id(check.message_id),
-            raw_body=check.body,
-            headers=check.headers or {},
-            enqueue_time=to_datetime(check.enqueue_ms),
-            age=check.age_ms / 1000,
-            attempt=check.attempt,
-            codec=self._queue.codec,
-        )
         tracing = self._queue.channel.tracing
         if tracing is None:
-            await self._ask_and_tell(check.message_id, question)
+            await self._ask_and_tell(check)
             return
-        with tracing.check(check.queue, question):
-            await self._ask_and_tell(check.message_id, question)
+        with tracing.check(check.queue, check):
+            await self._ask_and_tell(check)
 
-    async def _ask_and_tell(self, number: int, question: TransactionCheck[BodyT]) -> None:
-        message_id = question.id
-        status = await self._ask(question)
+    async def _ask_and_tell(self, check: TransactionCheck[BodyT]) -> None:
+        status = await self._ask(check)
         try:
-            outcome = await self._queue.end_transactions([message_id], status, check=False)
+            outcome = await self._queue.end_transactions([check.id], status, check=False)
         except CmqError as error:
             _log.warning(
                 "the answer to a check of %s was not delivered; the server will ask again: %s",
-                message_id,
+                check.id,
                 error,
-                extra=_facts("check_not_answered", question, error.text),
+                extra=_facts("check_not_answered", check, error.text),
             )
             return
         if status is not TransactionStatus.UNKNOWN:
-            self._waiting.pop(number, None)
+            self._waiting.pop(check.id, None)
         for refused in outcome.failures:
             _log.warning(
                 "the checker of queue %r answered too late: %s",
-                question.queue,
+                check.queue,
                 refused.error.text,
-                extra=_facts("decided_too_late", question, refused.error.text),
+                extra=_facts("decided_too_late", check, refused.error.text),
             )
 
     async def _ask(self, check: TransactionCheck[BodyT]) -> TransactionStatus:

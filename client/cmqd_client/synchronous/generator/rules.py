@@ -11,6 +11,7 @@ INTERNAL = {
         "Intake",
         "LeaderSearch",
         "Link",
+        "OpenChecks",
         "Processing",
         "Requester",
     ),
