@@ -13,7 +13,13 @@ from cmqd_client import Client, connect
 from cmqd_client.address import parse_address
 from cmqd_client.errors import ClientClosed, CmqError, ServerUnreachable
 from cmqd_client.events import ClientState
-from cmqd_gateway.broker.broker_connections import BrokerConnections, TooManyKeysInUse, TooManyPolls
+from cmqd_gateway.broker import broker_connections
+from cmqd_gateway.broker.broker_connections import (
+    BrokerConnections,
+    TooManyCheckedQueues,
+    TooManyKeysInUse,
+    TooManyPolls,
+)
 from cmqd_gateway.callers.key_secrets import KeySecret
 from support.client.local_server import LocalServer
 from support.eventually import eventually
@@ -270,6 +276,62 @@ async def test_clients_that_were_replaced_count_while_requests_use_them(server: 
     await rig.connections.close()
 
 
+# ---------------------------------------------------------------- checks
+
+
+async def test_checks_have_clients_of_their_own_which_stay_as_long_as_queues_are_registered(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(broker_connections, "MAX_CHECKED_QUEUES_PER_CLIENT", 2)
+    rig = Rig(server, limit=12)
+    shared = await rig.use(rig.own)
+    async with AsyncExitStack() as stack:
+        polling = await rig.poll(stack, rig.own)
+        clients = [await stack.enter_async_context(rig.connections.checking(rig.own)) for _ in range(5)]
+
+        assert sorted(Counter(clients).values()) == [1, 2, 2]
+        assert not {shared, polling} & set(clients)
+        assert (rig.connections.for_checks, rig.connections.for_polls, len(rig.connections)) == (3, 1, 5)
+        rig.clock.advance(61)
+        rig.connections.close_idle()
+        assert rig.connections.for_checks == 3
+    rig.clock.advance(61)
+    rig.connections.close_idle()
+    assert len(rig.connections) == 0
+    await rig.connections.close()
+
+
+async def test_checks_have_at_most_a_quarter_of_the_connections_and_refuse_no_other_request(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(broker_connections, "MAX_CHECKED_QUEUES_PER_CLIENT", 1)
+    rig = Rig(server, limit=7)
+    other = await rig.another_key("shop")
+    async with rig.connections.checking(rig.own):
+        for key in (rig.own, other):
+            with pytest.raises(TooManyCheckedQueues):
+                async with rig.connections.checking(key):
+                    pass
+            await rig.use(key)
+            await rig.poll(AsyncExitStack(), key)
+    async with rig.connections.checking(other):
+        # The idle client of the first key made room.
+        assert rig.connections.for_checks == 1
+    await rig.connections.close()
+
+
+async def test_the_end_of_the_polls_leaves_the_checks(server: LocalServer):
+    rig = Rig(server)
+    async with rig.connections.checking(rig.own) as client:
+        await rig.connections.end_polls()
+        assert client.state is ClientState.CONNECTED
+        await rig.connections.close()
+        await closed(client)
+    with pytest.raises(ClientClosed):
+        async with rig.connections.checking(rig.own):
+            pass
+
+
 # ---------------------------------------------------------------- the end
 
 
@@ -340,7 +402,7 @@ class FakeClient:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_limits_hold_and_no_client_is_closed_in_use_or_forgotten(seed: int):
+async def test_the_limits_hold_and_no_client_is_closed_in_use_or_forgotten(seed: int, monkeypatch: pytest.MonkeyPatch):
     draw = random.Random(seed)
     clock = RigClock()
     clock.hold()
@@ -350,26 +412,28 @@ async def test_the_limits_hold_and_no_client_is_closed_in_use_or_forgotten(seed:
         made.append(FakeClient(draw))
         return made[-1]
 
+    monkeypatch.setattr(broker_connections, "MAX_CHECKED_QUEUES_PER_CLIENT", 4)
     limit = 9
     connections = BrokerConnections(make, limit, 60.0, clock)
     outcomes: Counter[str] = Counter()
 
-    async def request(key: KeySecret, *, is_poll: bool) -> None:
+    async def request(key: KeySecret) -> None:
+        kinds = (connections.polling, connections.client, connections.checking)
         try:
-            async with (connections.polling if is_poll else connections.client)(key) as client:
+            async with draw.choices(kinds, (6, 4, 1))[0](key) as client:
                 used = cast("FakeClient", client)
                 for _ in range(draw.randrange(30)):
                     assert used.is_open
                     assert not used.is_closed
                     await asyncio.sleep(0)
                 outcomes["served"] += 1
-        except (TooManyKeysInUse, TooManyPolls, ServerUnreachable) as refusal:
+        except (TooManyKeysInUse, TooManyPolls, TooManyCheckedQueues, ServerUnreachable) as refusal:
             outcomes[type(refusal).__name__] += 1
 
     requests: list[asyncio.Task[None]] = []
     for _ in range(3_000):
         key = KeySecret(f"id-{draw.randrange(8)}", "changed" if draw.random() < 0.05 else "secret")
-        requests.append(asyncio.create_task(request(key, is_poll=draw.random() < 0.6)))
+        requests.append(asyncio.create_task(request(key)))
         if draw.random() < 0.1:
             draw.choice(requests[-10:]).cancel()
         if draw.random() < 0.02:
@@ -379,6 +443,7 @@ async def test_the_limits_hold_and_no_client_is_closed_in_use_or_forgotten(seed:
             await asyncio.sleep(0)
         assert len(connections) <= limit
         assert connections.for_polls <= limit // 2
+        assert connections.for_checks <= limit // 4
     for result in await asyncio.gather(*requests, return_exceptions=True):
         assert result is None or isinstance(result, asyncio.CancelledError), result
     clock.advance(61)
@@ -387,4 +452,5 @@ async def test_the_limits_hold_and_no_client_is_closed_in_use_or_forgotten(seed:
     await connections.close()
 
     assert all(client.is_closed for client in made)
-    assert set(outcomes) == {"served", "TooManyKeysInUse", "TooManyPolls", "ServerUnreachable"}
+    refusals = {"TooManyKeysInUse", "TooManyPolls", "TooManyCheckedQueues", "ServerUnreachable"}
+    assert set(outcomes) == {"served", *refusals}

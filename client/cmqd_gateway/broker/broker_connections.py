@@ -4,12 +4,16 @@
     polling(key) ──► a client of the key for waiting receives, as long as it has room for one more
                        ├─► none ──► a new client, opened once for all requests that wait for it
                        └─► full ──► the client that is idle for longest makes room; if all are in use, a refusal
+    checking(key) ─► a client of the key for the checks of a queue's half messages, likewise
 
 Receives that wait have connections of their own, for two reasons. A broker refuses requests in a connection with too
 many unanswered requests (4,096 by default), and a waiting receive is unanswered for up to 30 s. And a client with a
 waiting receive cannot make room for another key. If polls shared the connections of other requests, enough polls would
 end the sends and the deletes of the same key, and of other keys. Therefore polls take at most half of the connections,
 and a poll is the request that is refused when that half is in use.
+
+A registration for checks lasts as long as its producers are connected, so its client cannot make room either, and the
+broker takes 1,000 registrations in a connection. Clients for checks are at most a quarter of the connections.
 
 A client without requests is closed after a minute. After a change of a key's secret the clients of the key are
 replaced; requests in progress finish over the former clients, which count until then. A request that was authenticated
@@ -20,6 +24,7 @@ client with the former secret would replace the new client, and the broker would
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from enum import Enum
 from types import TracebackType
 from typing import Any, Final, TypeAlias
 
@@ -30,6 +35,8 @@ from cmqd_gateway.callers.key_secrets import KeySecret
 MAX_POLLS_PER_CLIENT: Final = 1_000
 """Waiting receives in a connection. A lost connection ends as many polls at once, and more would gain nothing: 20
 connections carry the polls of 20,000 HTTP connections."""
+MAX_CHECKED_QUEUES_PER_CLIENT: Final = 1_000
+"""Registrations for checks that the broker takes in a connection."""
 POLLS_SHARE: Final = 0.75
 """Part of the broker's limit of unanswered requests in a connection that polls use. The rest is for the releases of
 messages that crossed the end of their poll."""
@@ -51,19 +58,41 @@ class TooManyPolls(Exception):
         )
 
 
+class TooManyCheckedQueues(Exception):
+    """Every connection to the broker that checks may use is full. Other requests are served."""
+
+    def __init__(self) -> None:
+        super().__init__("all connections of the gateway for checks of half messages are in use")
+
+
 MakeClient: TypeAlias = Callable[[KeySecret], Client]
 """Makes a client that is not open yet."""
+
+
+class _Kind(Enum):
+    """The use of a client."""
+
+    REQUESTS = 1
+    POLLS = 2
+    CHECKS = 3
+
+
+_REFUSALS: Final = {
+    _Kind.REQUESTS: TooManyKeysInUse,
+    _Kind.POLLS: TooManyPolls,
+    _Kind.CHECKS: TooManyCheckedQueues,
+}
 
 
 class _KeyClient:
     """A client of a key, and the number of requests that use it."""
 
-    __slots__ = ("client", "for_polls", "idle_since", "is_replaced", "key", "opening", "uses")
+    __slots__ = ("client", "idle_since", "is_replaced", "key", "kind", "opening", "uses")
 
-    def __init__(self, key: KeySecret, client: Client, *, for_polls: bool) -> None:
+    def __init__(self, key: KeySecret, client: Client, kind: _Kind) -> None:
         self.key = key
         self.client = client
-        self.for_polls = for_polls
+        self.kind = kind
         self.uses = 0
         self.idle_since = 0.0
         self.opening: asyncio.Task[None] | None = None
@@ -100,8 +129,9 @@ class _Use:
 class BrokerConnections:
     """The clients of the keys; see the module.
 
-    Invariants: ``_open`` has each client from its making until it begins to close. ``_shared`` and ``_polling`` have
-    the clients of ``_open`` that are not replaced. At most ``limit`` clients are open, at most half of them for polls.
+    Invariants: ``_open`` has each client from its making until it begins to close. ``_shared`` and ``_roomy`` have
+    the clients of ``_open`` that are not replaced. At most ``limit`` clients are open, at most half of them for polls
+    and a quarter for checks.
     """
 
     def __init__(
@@ -115,20 +145,20 @@ class BrokerConnections:
 
         Args:
             make_client: makes a client of a key.
-            limit: connections over all keys, at least 2; polls use at most half of them.
+            limit: connections over all keys, at least 2; polls use at most half of them, checks a quarter.
             idle_seconds: time without requests after which a client is closed.
             now: the clock, in seconds.
         """
         self._make_client = make_client
         self._limit = limit
-        self._poll_limit = limit // 2
+        self._limits = {_Kind.POLLS: limit // 2, _Kind.CHECKS: limit // 4}
         self._idle_seconds = idle_seconds
         self._now = now
         self._open: set[_KeyClient] = set()
         self._shared: dict[str, _KeyClient] = {}
         """By id of the key: the client of its requests that do not wait."""
-        self._polling: dict[str, list[_KeyClient]] = {}
-        """By id of the key: the clients of its polls, in the order of their making."""
+        self._roomy: dict[tuple[_Kind, str], list[_KeyClient]] = {}
+        """By kind and id of the key: the clients for polls and for checks, in the order of their making."""
         self._polls_per_client = MAX_POLLS_PER_CLIENT
         """Room of a client for polls, by the last word of the broker."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -142,7 +172,12 @@ class BrokerConnections:
     @property
     def for_polls(self) -> int:
         """Number of clients for receives that wait."""
-        return sum(entry.for_polls for entry in self._open)
+        return self._count(_Kind.POLLS)
+
+    @property
+    def for_checks(self) -> int:
+        """Number of clients for checks of half messages."""
+        return self._count(_Kind.CHECKS)
 
     @property
     def keys(self) -> int:
@@ -169,6 +204,16 @@ class BrokerConnections:
         """
         return _Use(self._polling_client, self._release, key)
 
+    def checking(self, key: KeySecret) -> "_Use":
+        """Return an open client of a key for as long as the client is registered for the checks of a queue.
+
+        Raises:
+            TooManyCheckedQueues: there is no room for another queue.
+            ClientClosed: the pool is closed.
+            CmqError: the broker cannot be reached, or refuses the key.
+        """
+        return _Use(self._checking_client, self._release, key)
+
     def clients(self) -> list[Client]:
         """Return all clients that are not being closed."""
         return [entry.client for entry in self._open]
@@ -192,7 +237,7 @@ class BrokerConnections:
         Messages on their way to a receive are released.
         """
         self._polls_ended = True
-        await self._close_all([entry for entry in self._open if entry.for_polls])
+        await self._close_all([entry for entry in self._open if entry.kind is _Kind.POLLS])
 
     async def close(self) -> None:
         """Close all clients: waiting receives end, other requests have a second to finish. Further requests are refused
@@ -210,7 +255,7 @@ class BrokerConnections:
             self._replace(entry)
             entry = None
         if entry is None:
-            entry = self._add(key, for_polls=False)
+            entry = self._add(key, _Kind.REQUESTS)
         entry.uses += 1
         try:
             await self._opened(entry)
@@ -220,9 +265,15 @@ class BrokerConnections:
         return entry
 
     async def _polling_client(self, key: KeySecret) -> _KeyClient:
-        """Return an open client with room for a poll; the poll counts as one of its uses already."""
+        return await self._roomy_client(key, _Kind.POLLS)
+
+    async def _checking_client(self, key: KeySecret) -> _KeyClient:
+        return await self._roomy_client(key, _Kind.CHECKS)
+
+    async def _roomy_client(self, key: KeySecret, kind: _Kind) -> _KeyClient:
+        """Return an open client with room for another use, which counts as one of its uses already."""
         while True:
-            entry = self._find_polling(key) or self._add(key, for_polls=True)
+            entry = self._find_roomy(key, kind) or self._add(key, kind)
             entry.uses += 1
             try:
                 await self._opened(entry)
@@ -245,35 +296,41 @@ class BrokerConnections:
             return True
         return key.is_former_of(entry.key)
 
-    def _find_polling(self, key: KeySecret) -> _KeyClient | None:
-        for entry in list(self._polling.get(key.secret_id, ())):
+    def _find_roomy(self, key: KeySecret, kind: _Kind) -> _KeyClient | None:
+        for entry in list(self._roomy.get((kind, key.secret_id), ())):
             if not self._serves(entry, key):
                 self._replace(entry)
             elif entry.uses < self._room(entry):
-                # The first with room: polls gather in few clients, and the others become idle and close.
+                # The first with room: uses gather in few clients, and the others become idle and close.
                 return entry
         return None
 
     def _room(self, entry: _KeyClient) -> int:
-        """Return the number of polls that a client may have."""
+        """Return the number of polls, or of queues with checks, that a client may have."""
+        if entry.kind is _Kind.CHECKS:
+            return MAX_CHECKED_QUEUES_PER_CLIENT
         limit = entry.client.max_waiting_requests
         if limit is not None:
             self._polls_per_client = max(1, min(MAX_POLLS_PER_CLIENT, int(limit * POLLS_SHARE)))
         return self._polls_per_client
 
-    def _add(self, key: KeySecret, *, for_polls: bool) -> _KeyClient:
-        if self._closed or (for_polls and self._polls_ended):
+    def _count(self, kind: _Kind) -> int:
+        return sum(entry.kind is kind for entry in self._open)
+
+    def _add(self, key: KeySecret, kind: _Kind) -> _KeyClient:
+        if self._closed or (kind is _Kind.POLLS and self._polls_ended):
             raise ClientClosed("the gateway is shutting down")
-        if for_polls and self.for_polls >= self._poll_limit:
-            self._make_room((entry for entry in self._open if entry.for_polls), TooManyPolls)
+        limit = self._limits.get(kind)
+        if limit is not None and self._count(kind) >= limit:
+            self._make_room((entry for entry in self._open if entry.kind is kind), _REFUSALS[kind])
         elif len(self._open) >= self._limit:
-            self._make_room(self._open, TooManyPolls if for_polls else TooManyKeysInUse)
-        entry = _KeyClient(key, self._make_client(key), for_polls=for_polls)
+            self._make_room(self._open, _REFUSALS[kind])
+        entry = _KeyClient(key, self._make_client(key), kind)
         self._open.add(entry)
-        if for_polls:
-            self._polling.setdefault(key.secret_id, []).append(entry)
-        else:
+        if kind is _Kind.REQUESTS:
             self._shared[key.secret_id] = entry
+        else:
+            self._roomy.setdefault((kind, key.secret_id), []).append(entry)
         entry.opening = asyncio.create_task(entry.client.open())
         entry.opening.add_done_callback(lambda opening: self._open_ended(entry, opening))
         return entry
@@ -282,7 +339,7 @@ class BrokerConnections:
         """Close the client that is idle for longest.
 
         Raises:
-            TooManyKeysInUse, TooManyPolls: all are in use.
+            TooManyKeysInUse, TooManyPolls, TooManyCheckedQueues: all are in use.
         """
         idle = [entry for entry in entries if not entry.uses]
         if not idle:
@@ -317,13 +374,13 @@ class BrokerConnections:
     def _replace(self, entry: _KeyClient) -> None:
         """Give a client to no further request, and close the client once no request uses it."""
         entry.is_replaced = True
-        if not entry.for_polls:
+        if entry.kind is _Kind.REQUESTS:
             del self._shared[entry.key.secret_id]
         else:
-            others = self._polling[entry.key.secret_id]
+            others = self._roomy[entry.kind, entry.key.secret_id]
             others.remove(entry)
             if not others:
-                del self._polling[entry.key.secret_id]
+                del self._roomy[entry.kind, entry.key.secret_id]
         if not entry.uses:
             self._close(entry)
 

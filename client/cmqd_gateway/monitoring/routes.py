@@ -91,11 +91,14 @@ def _own_figures(gateway: Gateway) -> Iterator[Metric]:
         "cmqd_gateway_keys", "Keys with a connection to the broker.", value=gateway.connections.keys
     )
     connections = GaugeMetricFamily(
-        "cmqd_gateway_broker_connections", "Connections to the broker, for long polls or for requests.", labels=["use"]
+        "cmqd_gateway_broker_connections",
+        "Connections to the broker: long polls, checks, requests.",
+        labels=["use"],
     )
-    polling = gateway.connections.for_polls
+    polling, checking = gateway.connections.for_polls, gateway.connections.for_checks
     connections.add_metric(["polls"], polling)
-    connections.add_metric(["requests"], len(gateway.connections) - polling)
+    connections.add_metric(["checks"], checking)
+    connections.add_metric(["requests"], len(gateway.connections) - polling - checking)
     yield connections
     yield CounterMetricFamily(
         "cmqd_gateway_keys_ignored",

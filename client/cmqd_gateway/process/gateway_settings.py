@@ -63,7 +63,13 @@ class Settings:
     # A key has a connection for its requests, pipelined, and another for each 1,000 of its waiting receives: 1,000 keys
     # can poll at a time. The operating system allows many more connections.
     gateway_connections: Annotated[
-        int, _range(_LIMITS, 2, 100_000, "connections to the broker, over all keys; waiting receives use up to half")
+        int,
+        _range(
+            _LIMITS,
+            2,
+            100_000,
+            "connections to the broker, over all keys; waiting receives use up to half, transactions' checks a quarter",
+        ),
     ] = 2_000
     key_idle_seconds: Annotated[
         Seconds, _range(_LIMITS, 1, 86_400, "time without requests after which the connection of a key is closed")

@@ -98,6 +98,7 @@ async def test_admin_reads_queues_topics_totals_and_the_broker() -> None:
         assert found["cmqd_gateway_keys_ignored_total", ()] == 0
         assert found["cmqd_gateway_broker_connections", labels(use="requests")] == 1
         assert found["cmqd_gateway_broker_connections", labels(use="polls")] == 0
+        assert found["cmqd_gateway_broker_connections", labels(use="checks")] == 0
         await client.close()
 
 
