@@ -1,0 +1,118 @@
+"""Parameters of API 3.0 as values: JSON bodies and forms, and the bounds of both."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from cmqd_gateway.cmq.api3.faults import Code, Fault
+from cmqd_gateway.cmq.api3.request_values import Branch, form_values, json_steps, list_of
+from cmqd_gateway.http.turns import at_once
+from support.cases import each_case
+
+
+def read(raw: bytes) -> dict[str, Any]:
+    return at_once(json_steps(raw))
+
+
+@each_case(
+    "value",
+    [
+        {},
+        {"MsgContent": 'a"b\\', "QueueName": "orders", "DelaySeconds": 5},
+        {"MsgContent": '\\"', "x": '","x":'},
+        {"MsgContent": ":" * 40_000 + '"\\' * 20_000, "Filters": [{"Name": "tag", "Values": ["a", ":"]}]},
+        {"MsgContent": "é☕\x00\n", "Trace": None, "a": [True, 1.5, 1 << 63, [], {}]},
+    ],
+)
+def test_a_json_body_is_read(value: dict[str, Any]):
+    assert read(msgspec.json.encode(value)) == value
+
+
+def test_blanks_and_escaped_names_are_read():
+    assert read(b' { "Queue\\u004eame" : "a\\\\" , "b" : "\\u003a" } \n') == {"QueueName": "a\\", "b": ":"}
+
+
+@each_case(
+    ("raw", "text"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"{}{}", "not JSON"),
+        (b'{"a": NaN}', "not JSON"),
+        (b'{"a": 1e400}', "not JSON"),
+        (b'{"a": "\xff"}', "not JSON"),
+        (b'{"a": "\\ud800"}', "not JSON"),
+        (b"\xef\xbb\xbf{}", "not JSON"),
+        ("{}".encode("utf-16"), "not JSON"),
+        (b"[]", "must be a JSON object"),
+        (b'"QueueName"', "must be a JSON object"),
+        (b"null", "must be a JSON object"),
+        (b'{"a": 1, "a": 1}', "stands twice"),
+        (b'{"a": 1, "\\u0061": 2}', "stands twice"),
+        (b'{"a": [{"b": 1, "b": 2}]}', "stands twice"),
+        (b'{"a": ":", "a": ":"}', "stands twice"),
+        (b'{"a": ' + b"[" * 6 + b"]" * 6 + b"}", "nested too deeply"),
+        (b'{"a": ' + b'{"b":' * 6 + b"1" + b"}" * 7, "nested too deeply"),
+        (b"[" * 3_000, "nested too deeply"),
+        (b'{"a":' * 3_000, "more than 2048 strings"),
+        (b"[" * 100_000, "outside its strings"),
+        (b'{"a": [' + b"1," * 1_000_000 + b"1]}", "outside its strings"),
+        (b'{"a": 1' + b" " * 20_000 + b"}", "outside its strings"),
+        (b'{"a": [' + b'"",' * 5_000 + b'""]}', "more than 2048 strings"),
+    ],
+    ids=lambda value: str(value[:30]),
+)
+def test_another_body_is_refused(raw: bytes, text: str):
+    with pytest.raises(Fault, match=text) as fault:
+        read(raw)
+
+    assert fault.value.code is Code.INVALID_PARAMETER
+    assert len(fault.value.message) < 200
+
+
+def test_a_large_body_is_read_in_steps():
+    steps = json_steps(b'{"MsgContent": "' + b"\\n" * 500_000 + b'"}')
+
+    assert len(list(steps)) == 3
+
+
+def form(**values: str) -> dict[str, bytes]:
+    return {name.replace("_", "."): value.encode() for name, value in values.items()}
+
+
+def test_names_of_a_form_are_paths():
+    values = form_values(
+        form(QueueName="orders", MsgTag_0="a", MsgTag_1="b", Filters_0_Name="tag", Filters_0_Values_0="x")
+    )
+
+    assert values == {
+        "QueueName": b"orders",
+        "MsgTag": {"0": b"a", "1": b"b"},
+        "Filters": {"0": {"Name": b"tag", "Values": {"0": b"x"}}},
+    }
+    assert list_of("MsgTag", values["MsgTag"]) == [b"a", b"b"]
+
+
+def test_a_list_of_a_form_begins_with_0_or_1_and_is_read_in_the_order_of_its_numbers():
+    entries = {str(index): str(index).encode() for index in (10, 1, 2, 9, 3, 8, 4, 7, 5, 6)}
+
+    assert list_of("MsgTag", Branch(entries)) == [str(index).encode() for index in range(1, 11)]
+    assert list_of("MsgTag", Branch({"0": b"a"})) == [b"a"]
+
+
+@each_case("names", [("a", "a.0"), ("a.0", "a"), ("a.0.b", "a.0"), ("a.0", "a.0.b"), ("a.b.c.d.e",), ("a.b.c.d.e.f",)])
+def test_contradictory_and_deep_names_of_a_form_are_refused(names: tuple[str, ...]):
+    with pytest.raises(Fault) as fault:
+        form_values(dict.fromkeys(names, b""))
+
+    assert fault.value.code is Code.INVALID_PARAMETER
+
+
+@each_case("indexes", [["2"], ["0", "2"], ["x"], [""], ["-1"], ["00"], ["99999"], ["0", "1" * 5_000], ["Key"], ["٣"]])
+def test_lists_of_a_form_with_holes_or_names_are_refused(indexes: list[str]):
+    with pytest.raises(Fault) as fault:
+        list_of("MsgTag", Branch(dict.fromkeys(indexes, b"")))
+
+    assert fault.value.code is Code.INVALID_PARAMETER
+    assert len(fault.value.message) < 200
