@@ -126,7 +126,8 @@ class Send:
         Raises:
             QueueNotFound.
         """
-        queue = self._queues.find(account, name)
+        # The search of ``Queues.find`` in line: a call less in the most frequent request.
+        queue = self._queues.names.get(account, {}).get(name) or self._queues.find(account, name)
         attributes = queue.index.attributes
         delay_ms = attributes.delay_ms
         if attributes.auto_delete_after_ms:
