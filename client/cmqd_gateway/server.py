@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from aiohttp import web
 
-from cmqd_gateway.cmq import endpoint
+from cmqd_gateway.cmq.api2 import endpoint
 from cmqd_gateway.console import events as console_events
 from cmqd_gateway.console import routes as console_routes
 from cmqd_gateway.gateway import Gateway

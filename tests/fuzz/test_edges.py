@@ -27,8 +27,8 @@ import structlog
 import yarl
 
 from cmqd_client.errors import CmqError
-from cmqd_gateway.cmq.actions import ACTIONS
-from cmqd_gateway.cmq.cmq_errors import Reason
+from cmqd_gateway.cmq.operations import ACTIONS
+from cmqd_gateway.cmq.reasons import Reason
 from cmqd_gateway.console.signed_texts import Purpose, sign
 from cmqd_gateway.rest import openapi
 from cmqd_gateway.rest.table import BASE

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cmqd_gateway.cmq.cmq_errors import Reason
+from cmqd_gateway.cmq.reasons import Reason
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
 from support.gateway.cmq_calls import CmqCalls

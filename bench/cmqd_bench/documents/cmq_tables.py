@@ -8,10 +8,10 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from cmqd_gateway.cmq.actions import ACTIONS
 from cmqd_gateway.cmq.call import Action
-from cmqd_gateway.cmq.cmq_errors import NEVER_ANSWERED, Reason
+from cmqd_gateway.cmq.operations import ACTIONS
 from cmqd_gateway.cmq.parameters import Items, Size, Whole
+from cmqd_gateway.cmq.reasons import NEVER_ANSWERED, Reason
 
 TESTS = Path(__file__).parents[3] / "tests/gateway/cmq"
 SHOWN_TESTS = ("queues", "messages", "transactions", "topics", "deliveries", "every_error", "official_sdk")

@@ -18,7 +18,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlencode, urlsplit
 
-from cmqd_gateway.cmq.signature import SHA256, SIGNATURE, sign
+from cmqd_gateway.cmq.api2.signature import SHA256, SIGNATURE, sign
 
 PATH: Final = "/v2/index.php"
 TIMEOUT: Final = 10.0

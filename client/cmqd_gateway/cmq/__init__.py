@@ -1,1 +1,1 @@
-"""CMQ's API 2.0: ``/v2/index.php?Action=...`` and ``/?Action=...`` with signed parameters, for CMQ's own SDKs."""
+"""CMQ's operations, and the doors that lead to them: API 2.0 in :mod:`cmqd_gateway.cmq.api2`."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, Final, TypeAlias
 
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.parameters import Size
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
 MAX_BODY_BYTES: Final = QUEUE["max_message_bytes"].high

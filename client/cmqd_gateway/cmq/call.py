@@ -10,10 +10,10 @@ from cmqd_client import Client
 from cmqd_client.errors import NotSupported
 from cmqd_gateway.callers.caller import Caller
 from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.cmq.api2.repeats import SMALL_NONCE, DeleteAnswers, dedup_ids, request_digest
+from cmqd_gateway.cmq.api2.signature import SIGNATURE
 from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
 from cmqd_gateway.cmq.parameters import ActionRequest, Form, RequestReader, whole_of
-from cmqd_gateway.cmq.repeats import SMALL_NONCE, DeleteAnswers, dedup_ids, request_digest
-from cmqd_gateway.cmq.signature import SIGNATURE
 from cmqd_gateway.http.hand_over import HandOver, TakeBack
 
 R = TypeVar("R", bound=ActionRequest)

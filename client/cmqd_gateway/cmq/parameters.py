@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, g
 
 import msgspec
 
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_gateway.http.turns import at_once
 from cmqd_types.declared import Attribute, Unit
 

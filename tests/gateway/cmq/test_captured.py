@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cmqd_gateway.cmq.actions import TABLE
+from cmqd_gateway.cmq.operations import TABLE
 from cmqd_protocol import messages as wire
 from cmqd_protocol.features import Feature
 from support.gateway.cmq_requests import encoded

@@ -1,8 +1,8 @@
 """The actions of CMQ's API 2.0 are complete, and every action has a test."""
 
 from cmqd_bench.documents import cmq_tables
-from cmqd_gateway.cmq.actions import ACTIONS, TABLE
-from cmqd_gateway.cmq.cmq_errors import DATA_ACTIONS, FAILURES
+from cmqd_gateway.cmq.operations import ACTIONS, TABLE
+from cmqd_gateway.cmq.reasons import DATA_ACTIONS, FAILURES
 from support.cases import each_case
 
 OF_CMQ = (

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from cmqd_client import errors as native
-from cmqd_gateway.cmq.cmq_errors import FAILURES, NEVER_ANSWERED, TRANSLATIONS, Reason, Refusal, translate
+from cmqd_gateway.cmq.reasons import FAILURES, NEVER_ANSWERED, TRANSLATIONS, Reason, Refusal, translate
 from cmqd_protocol.messages import Error
 from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.sentences import ENSURE, Quantity, Sentence, duration, sentence, size

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cmqd_gateway.callers.key_secrets import KeySecret
-from cmqd_gateway.cmq.cmq_errors import NEVER_ANSWERED, Reason
+from cmqd_gateway.cmq.reasons import NEVER_ANSWERED, Reason
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
 from support.cases import each_case
@@ -333,7 +333,7 @@ OF_THE_BROKER: list[tuple[Reason, type[Any], ErrorCode, str, Mapping[str, Any]]]
 ]
 
 ELSEWHERE = {
-    Reason.INVALID_REQUEST: "test_cmq_errors: an error of the broker that no action asks for",
+    Reason.INVALID_REQUEST: "test_errors: an error of the broker that no action asks for",
     Reason.HTTP_METHOD: "below",
     Reason.UNREADABLE_REQUEST: "below",
     Reason.AUTHENTICATION_FAILED: "below",

@@ -7,8 +7,8 @@ import pytest
 
 from cmqd_client.errors import InvalidArgument
 from cmqd_client.topic import FilterType
-from cmqd_gateway.cmq.cmq_errors import Reason
 from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
+from cmqd_gateway.cmq.reasons import Reason
 from support.client.local_server import LocalServer
 from support.gateway.cmq_calls import CmqCalls
 from support.gateway.gateway_rig import GatewayRig

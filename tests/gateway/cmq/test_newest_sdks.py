@@ -18,8 +18,8 @@ import pytest
 import yarl
 from aiohttp import web
 
-from cmqd_gateway.cmq import endpoint
-from cmqd_gateway.cmq.endpoint import PATH
+from cmqd_gateway.cmq.api2 import endpoint
+from cmqd_gateway.cmq.api2.endpoint import PATH
 from support.gateway.cmq_requests import encoded
 from support.gateway.gateway_rig import GatewayRig
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.parameters import (
     MAX_PARAMETERS,
     ActionRequest,
@@ -19,6 +18,7 @@ from cmqd_gateway.cmq.parameters import (
     form_steps,
     parse_form,
 )
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from support.cases import each_case
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from cmqd_gateway.cmq.actions.dead_letters import ShownPolicy, shown_policy
-from cmqd_gateway.cmq.cmq_errors import Reason
 from cmqd_gateway.cmq.numbers import bounded, whole_seconds
+from cmqd_gateway.cmq.operations.dead_letters import ShownPolicy, shown_policy
+from cmqd_gateway.cmq.reasons import Reason
 from support.client.local_server import LocalServer
 from support.gateway.cmq_calls import CmqCalls
 

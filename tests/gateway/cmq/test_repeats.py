@@ -10,7 +10,7 @@ import pytest
 
 from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.limits import Limits
-from cmqd_gateway.cmq.repeats import (
+from cmqd_gateway.cmq.api2.repeats import (
     ANSWER_BYTES,
     ANSWER_SECONDS,
     ID_CHARACTERS,
@@ -293,7 +293,7 @@ async def no_failures() -> dict[str, Any]:
 
 
 async def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd_gateway.cmq.repeats.MAX_BYTES", 200 * ANSWER_BYTES)
+    monkeypatch.setattr("cmqd_gateway.cmq.api2.repeats.MAX_BYTES", 200 * ANSWER_BYTES)
     answers = DeleteAnswers()
 
     async def some_failures() -> dict[str, Any]:
@@ -307,7 +307,7 @@ async def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_a_busy_key_does_not_push_out_the_answers_of_others(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd_gateway.cmq.repeats.MAX_BYTES", 200 * ANSWER_BYTES)
+    monkeypatch.setattr("cmqd_gateway.cmq.api2.repeats.MAX_BYTES", 200 * ANSWER_BYTES)
     answers = DeleteAnswers(StoppedTimer())
     executed: list[str] = []
 

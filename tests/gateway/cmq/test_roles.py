@@ -2,7 +2,7 @@
 
 import json
 
-from cmqd_gateway.cmq.cmq_errors import Reason
+from cmqd_gateway.cmq.reasons import Reason
 from support.gateway.cmq_calls import CmqCalls
 from support.gateway.gateway_rig import GatewayRig
 

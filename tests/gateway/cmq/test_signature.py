@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cmqd_gateway.cmq.signature import is_host, other_reading, signed_hosts, unsigned_names
+from cmqd_gateway.cmq.api2.signature import is_host, other_reading, signed_hosts, unsigned_names
 
 KEY = "secret-key"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cmqd_gateway.cmq.cmq_errors import Reason
+from cmqd_gateway.cmq.reasons import Reason
 from support.client.local_server import LocalServer
 from support.gateway.cmq_calls import CmqCalls
 

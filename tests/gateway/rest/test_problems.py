@@ -8,7 +8,7 @@ from cmqd.core.limits import check_range
 from cmqd.server.requests.refusals import error_reply
 from cmqd_client import errors
 from cmqd_client.errors import CmqError, server_error
-from cmqd_gateway.cmq.cmq_errors import translate
+from cmqd_gateway.cmq.reasons import translate
 from cmqd_gateway.rest.openapi import problems_of
 from cmqd_gateway.rest.problems import (
     GATEWAY_PROBLEMS,

@@ -10,7 +10,7 @@ A list becomes ``name.1``, ``name.2`` ...
 from typing import Any, cast
 
 from cmqd_gateway.callers.key_secrets import KeySecret
-from cmqd_gateway.cmq.cmq_errors import Reason
+from cmqd_gateway.cmq.reasons import Reason
 from support.gateway.gateway_rig import GatewayRig
 
 

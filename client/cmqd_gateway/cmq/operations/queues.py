@@ -8,12 +8,12 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 
 from cmqd_client import QueueAttributes, QueueInfo
-from cmqd_gateway.cmq.actions.dead_letters import ShownPolicy, parse_policy, policy_attributes, shown_policy
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import queue_id
 from cmqd_gateway.cmq.numbers import bounded, seconds, whole_seconds
+from cmqd_gateway.cmq.operations.dead_letters import ShownPolicy, parse_policy, policy_attributes, shown_policy
 from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole, parameter_field, with_parameters
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
 FIRST_SECOND: Final = 1_000_000_000
@@ -39,7 +39,7 @@ class CreateQueue(with_parameters(QueueRequest, _NUMBERS), frozen=True):
     """
 
     dead_letter_policy: bytes | None = None
-    """JSON; see :mod:`cmqd_gateway.cmq.actions.dead_letters`."""
+    """JSON; see :mod:`cmqd_gateway.cmq.operations.dead_letters`."""
     transaction: Annotated[int, Whole(0, 1)] | None = None
 
 

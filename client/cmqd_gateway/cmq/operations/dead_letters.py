@@ -14,10 +14,10 @@ import msgspec
 from cmqd_client import Client, QueueAttributes, QueueInfo, Redrive
 from cmqd_client.errors import PermissionDenied, QueueNotFound
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import QUEUE_ID, queue_id
 from cmqd_gateway.cmq.numbers import seconds, whole_seconds
 from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole, range_of
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
 RECEIVES: Final = 0

@@ -4,12 +4,12 @@ from collections.abc import Awaitable
 from typing import Annotated, Any, Final, TypeVar
 
 from cmqd_client.topics.delivery_reports import Delivery, PendingMessage
-from cmqd_gateway.cmq.actions.messages import body_fields
-from cmqd_gateway.cmq.actions.subscriptions import SubscriptionRequest
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.numbers import seconds
+from cmqd_gateway.cmq.operations.messages import body_fields
+from cmqd_gateway.cmq.operations.subscriptions import SubscriptionRequest
 from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Whole
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 
 T = TypeVar("T")
 

@@ -6,7 +6,8 @@ Struct for its parameters (see :mod:`cmqd_gateway.cmq.parameters`), a function, 
 
 from collections.abc import Mapping
 
-from cmqd_gateway.cmq.actions import (
+from cmqd_gateway.cmq.call import Action
+from cmqd_gateway.cmq.operations import (
     dead_letters,
     deliveries,
     messages,
@@ -17,7 +18,6 @@ from cmqd_gateway.cmq.actions import (
     topics,
     transactions,
 )
-from cmqd_gateway.cmq.call import Action
 
 ACTIONS: tuple[Action, ...] = (
     *queues.ACTIONS,

@@ -3,8 +3,8 @@
 from typing import Final
 
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.parameters import ActionRequest
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 
 
 class RouteRequest(ActionRequest, frozen=True):

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 from cmqd_client import TransactionStatus
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal, translate
 from cmqd_gateway.cmq.numbers import seconds
 from cmqd_gateway.cmq.parameters import ActionRequest, Items, QueueName, Whole, range_of
+from cmqd_gateway.cmq.reasons import Reason, Refusal, translate
 from cmqd_types.attributes import QUEUE
 
 Interval = Annotated[int, range_of(QUEUE["first_check_ms"])]

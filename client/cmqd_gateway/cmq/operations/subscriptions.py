@@ -12,13 +12,13 @@ from typing import Annotated, Any, Final
 from cmqd_client import SubscriptionInfo
 from cmqd_client.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound
 from cmqd_client.subscription import ContentFormat, RetryStrategy, SubscriptionAttributes
-from cmqd_gateway.cmq.actions.filters import check_key, check_tags
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.identifiers import subscription_id
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
 from cmqd_gateway.cmq.numbers import bounded, seconds
+from cmqd_gateway.cmq.operations.filters import check_key, check_tags
 from cmqd_gateway.cmq.parameters import ActionRequest, Items, Whole
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import SUBSCRIPTION
 
 QUEUE: Final = "queue"

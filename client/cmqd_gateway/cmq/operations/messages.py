@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, TypeAlias
 from cmqd_client import Client, Message, Peeked
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal, translate
 from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Items, QueueName, Whole, range_of
+from cmqd_gateway.cmq.reasons import Reason, Refusal, translate
 from cmqd_types.attributes import QUEUE
 
 MAX_WAIT_SECONDS: Final = range_of(QUEUE["polling_wait_ms"]).high

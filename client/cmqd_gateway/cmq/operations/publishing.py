@@ -5,12 +5,12 @@ from typing import Annotated, Final
 
 from cmqd_client import Published
 from cmqd_client.errors import InvalidArgument, PermissionDenied
-from cmqd_gateway.cmq.actions.filters import check_key, check_tags
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
+from cmqd_gateway.cmq.operations.filters import check_key, check_tags
 from cmqd_gateway.cmq.parameters import ActionRequest, Items
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 
 MAX_TAGS: Final = 10
 """CMQ's documents contradict one another: a message has 5 tags or 10 tags; the broker takes 10."""

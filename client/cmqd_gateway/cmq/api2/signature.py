@@ -9,7 +9,7 @@ the parameters that have a value beginning with ``@``, and some SDKs sign with t
 The text is weaker than it looks, and a machine on the way can change a captured request within it. Values that begin
 with ``@`` can be added and replaced where the signature leaves such values out. And the text has no escapes: a value
 with ``&`` and ``=`` can be read as several parameters, and several parameters as one. Therefore the identity of a
-request is its signature, never its parameters (:mod:`cmqd_gateway.cmq.repeats`), and ``other_reading`` finds the
+request is its signature, never its parameters (:mod:`cmqd_gateway.cmq.api2.repeats`), and ``other_reading`` finds the
 requests whose text could have been signed for another queue or topic.
 """
 

@@ -21,12 +21,12 @@ from cmqd_client.errors import ClientClosed, CmqError
 from cmqd_gateway.broker.broker_connections import TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.callers.caller import Caller
 from cmqd_gateway.callers.key_secrets import KeySecret, TooManyUnknownIds
-from cmqd_gateway.cmq.actions import TABLE
+from cmqd_gateway.cmq.api2.repeats import DeleteAnswers
+from cmqd_gateway.cmq.api2.signature import SIGNATURE, is_body, is_host, other_reading, signed_hosts, unsigned_names
 from cmqd_gateway.cmq.call import Action, Call, Fields
-from cmqd_gateway.cmq.cmq_errors import DATA_ACTIONS, Reason, Refusal, translate
+from cmqd_gateway.cmq.operations import TABLE
 from cmqd_gateway.cmq.parameters import Form, form_steps, text_of, whole_of
-from cmqd_gateway.cmq.repeats import DeleteAnswers
-from cmqd_gateway.cmq.signature import SIGNATURE, is_body, is_host, other_reading, signed_hosts, unsigned_names
+from cmqd_gateway.cmq.reasons import DATA_ACTIONS, Reason, Refusal, translate
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.hand_over import HandOver
 from cmqd_gateway.http.request_bodies import BodyRefused

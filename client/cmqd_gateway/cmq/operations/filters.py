@@ -6,7 +6,7 @@ The broker checks tags and keys again. The checks are here too, because CMQ has 
 from collections.abc import Sequence
 from typing import Final
 
-from cmqd_gateway.cmq.cmq_errors import Reason, Refusal
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 
 MAX_TAG_CHARACTERS: Final = 16
 MAX_KEY_BYTES: Final = 64
