@@ -21,13 +21,12 @@ from collections.abc import AsyncGenerator, Generator, Iterator
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 import pytest
 import structlog
 import yarl
 
 from cmqd_client.errors import CmqError
-from cmqd_gateway.cmq.operations import ACTIONS
+from cmqd_gateway.cmq.api2.actions import ACTIONS
 from cmqd_gateway.cmq.reasons import Reason
 from cmqd_gateway.console.signed_texts import Purpose, sign
 from cmqd_gateway.rest import openapi
@@ -200,18 +199,19 @@ async def test_api_2_answers_every_form(rig: GatewayRig, watch: Watch) -> None:
         action = chance.choice(ACTIONS)
         form: dict[str, Any] = {"Action": action.name}
         edges = chance.choice(EDGES)
-        for field in msgspec.structs.fields(action.request_type):
-            if not field.required and chance.random() < 0.7:
+        for parameter in action.reader.fields:
+            if not parameter.field.is_required and chance.random() < 0.7:
                 continue
-            value: Any = NAMES.get(field.encode_name, chance.choice(["1", "60", "text", "queue", "http", "[]"]))
+            spelling = chance.choice([parameter.name, *parameter.twins])
+            value: Any = NAMES.get(spelling, chance.choice(["1", "60", "text", "queue", "http", "[]"]))
             if chance.random() < edges:
                 # Some parameters have a value in JSON.
                 values = (text(chance), json_value(chance), chance.randbytes(chance.choice([1, 20, 300])))
                 (value,) = chance.choices(values, (6, 2, 2))
-            if "olling" in field.encode_name:
+            if "olling" in spelling:
                 value = chance.choice(["0", "-1", "31", "1e999", ""])
-            is_list = field.encode_name not in NAMES and "list[" in str(field.type)
-            name = field.encode_name + (".1" if is_list else "")
+            is_list = spelling not in NAMES and parameter.field.items is not None
+            name = spelling + (".1" if is_list else "")
             if chance.random() < edges:
                 name += chance.choice([".1", ".0", ".99999999999", "."])
             form[name] = value.encode(errors="surrogatepass") if isinstance(value, str) else value

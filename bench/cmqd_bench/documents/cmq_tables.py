@@ -1,15 +1,11 @@
 """The tables of ``docs/cmq-api.md``: actions of CMQ's API 2.0 with their parameters and tests, and errors."""
 
 import ast
-import types
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-import msgspec
-
-from cmqd_gateway.cmq.call import Action
-from cmqd_gateway.cmq.operations import ACTIONS
+from cmqd_gateway.cmq.api2.actions import ACTIONS, Action
 from cmqd_gateway.cmq.parameters import Items, Size, Whole
 from cmqd_gateway.cmq.reasons import NEVER_ANSWERED, Reason
 
@@ -58,23 +54,19 @@ def tests_of(action: str, strings: dict[str, set[str]]) -> list[str]:
 
 def _meaning(action: Action) -> str:
     """Return the first sentence of the function's docstring."""
-    text = " ".join((action.run.__doc__ or "").partition("\n\n")[0].split())
+    text = " ".join((action.operation.run.__doc__ or "").partition("\n\n")[0].split())
     return text.partition(". ")[0].removesuffix(".").replace("``", "`")
 
 
 def _parameters(action: Action) -> Iterable[str]:
     """Yield the parameters of an action: the name, ``.n`` for a list, the kind and the range."""
-    hints = get_type_hints(action.request_type, include_extras=True)
-    for field in msgspec.structs.fields(action.request_type):
-        kind, limits = _unwrapped(hints[field.name])
-        is_list = get_origin(kind) is list
-        if is_list:
-            kind, more = _unwrapped(get_args(kind)[0])
-            limits += more
-        name = f"`{field.encode_name}{'.n' if is_list else ''}`"
-        name = f"**{name}**" if field.required else name
-        described = [KINDS[kind], *(_range(limit) for limit in limits)]
-        yield f"{name}: {', '.join(filter(None, described))}"
+    for parameter in action.reader.fields:
+        field = parameter.field
+        described = [KINDS[field.kind], *(_range(limit) for limit in (field.items, *field.checks))]
+        for name in (parameter.name, *parameter.twins):
+            shown = f"`{name}{'.n' if field.items else ''}`"
+            shown = f"**{shown}**" if field.is_required else shown
+            yield f"{shown}: {', '.join(filter(None, described))}"
 
 
 def _range(limit: Any) -> str:
@@ -87,16 +79,3 @@ def _range(limit: Any) -> str:
             return f"to {limit.high} entries"
         case _:
             return ""
-
-
-def _unwrapped(hint: Any) -> tuple[Any, list[Any]]:
-    """Return the type without ``Annotated`` and ``| None``, and the annotations."""
-    limits: list[Any] = []
-    while True:
-        if get_origin(hint) is Annotated:
-            hint, *more = get_args(hint)
-            limits += more
-        elif get_origin(hint) in (Union, types.UnionType):
-            hint = next(part for part in get_args(hint) if part is not type(None))
-        else:
-            return hint, limits

@@ -1,41 +1,28 @@
-"""Parameters of a request: the decoding of forms, and the reading of parameters into the typed request of an action.
+"""Parameters of an operation: their ranges, and the reading of values into the typed request.
 
-A request of an action is a Struct; its fields are the parameters, in the lower-camel names of CMQ. The type of a field
-is its kind: text, bytes, a whole number, or a list of these, which stands in the form as ``name.0``, ``name.1`` ... or
-from 1 on. Annotations have the ranges, with the reason of the refusal.
+A request of an operation is a Struct; its fields are the parameters. The type of a field is its kind: text, bytes, a
+number, a list of these, or a Struct that the door makes. Annotations have the ranges, with the reason of the refusal.
+A door gives each parameter its own name, which stands in the texts of refusals.
 """
 
-import binascii
 import re
 import types
-from collections.abc import Callable, Generator, Mapping
-from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from cmqd_gateway.cmq.reasons import Reason, Refusal
-from cmqd_gateway.http.turns import at_once
 from cmqd_types.declared import Attribute, Unit
 
-MAX_PARAMETERS: Final = 256
-"""Parameters of a request, known or not. The largest known request has about 30."""
-MAX_NAME_BYTES: Final = 128
 MAX_BATCH: Final = 16
-
-_SLICE: Final = 16_384
-"""Bytes that are decoded at once: 1.7 ms for percent signs alone, 0.2 ms for escapes."""
-_MALFORMED_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 _NAME = re.compile(r"[A-Za-z0-9_-]*")
-_WHOLE = re.compile(rb"-?[0-9]{1,20}")
 
-Form = dict[str, bytes]
-"""Decoded parameters: names, and values as bytes, in the order of the request."""
-R = TypeVar("R", bound="ActionRequest")
+R = TypeVar("R", bound="OperationRequest")
 
 
-class ActionRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """The parameters of an action; each action has a Struct of this kind."""
+class OperationRequest(msgspec.Struct, frozen=True):
+    """The parameters of an operation; each operation has a Struct of this kind."""
 
 
 class Whole(msgspec.Struct, frozen=True):
@@ -89,253 +76,162 @@ def range_of(attribute: Attribute) -> Whole:
     return Whole((attribute.least or attribute.low) // factor, attribute.high // factor)
 
 
+def camel(field: str) -> str:
+    """Return the parameter of a field of a request, in API 2.0: ``queueName`` for ``queue_name``."""
+    first, *others = field.split("_")
+    return first + "".join([word.capitalize() for word in others])
+
+
 QueueName: TypeAlias = Annotated[str, Name(1, 64, Reason.QUEUE_NAME)]
 
 
-def parse_form(*parts: bytes) -> Form:
-    """Decode the query string and the body of a request.
-
-    Raises:
-        Refusal: there are too many parameters, a name is given twice or is malformed.
-    """
-    return at_once(form_steps(*parts))
+# ---------------------------------------------------------------------- reading
 
 
-def form_steps(*parts: bytes) -> Generator[None, None, Form]:
-    """Decode like :func:`parse_form`, in pieces of about a millisecond with a yield behind each piece.
+class Field(msgspec.Struct, frozen=True):
+    """A parameter of an operation."""
 
-    A form of 4 MiB takes up to half a second, and its sender may be a stranger.
-    """
-    form: Form = {}
-    if sum([part.count(b"&") for part in parts]) >= MAX_PARAMETERS:
-        raise Refusal(Reason.KEY_FORMAT, f"the request has more than {MAX_PARAMETERS} parameters")
-    since_yield = 0
-    for part in parts:
-        is_large = len(part) > _SLICE
-        if is_large:
-            # Each look over, and each copy of, 4 MiB is a step of its own.
-            yield
-        # A separator is neither "+" nor " ", so a single call decodes the spaces of all parameters.
-        pieces = (part if is_large else part.replace(b"+", b" ")).split(b"&")
-        if is_large:
-            yield
-        for piece in pieces:
-            if not piece:
-                continue
-            raw_name, _, raw_value = piece.partition(b"=")
-            if len(raw_name) > 3 * MAX_NAME_BYTES:
-                raise Refusal(Reason.KEY_FORMAT, f"the name of a parameter is longer than {MAX_NAME_BYTES} bytes")
-            if is_large:
-                raw_name = raw_name.replace(b"+", b" ")
-            try:
-                name = (_unquoted(raw_name) if b"%" in raw_name else raw_name).decode()
-            except UnicodeDecodeError:
-                raise Refusal(Reason.KEY_FORMAT, "the name of a parameter is not UTF-8") from None
-            if name in form:
-                raise Refusal(Reason.NOT_REPEATABLE, f"the parameter {name[:80]!r} is given twice")
-            if is_large:
-                form[name] = yield from _value_steps(raw_value)
-                since_yield += len(piece)
-                if since_yield > _SLICE:
-                    since_yield = 0
-                    yield
-            else:
-                form[name] = _unquoted(raw_value) if b"%" in raw_value else raw_value
-    return form
-
-
-def _value_steps(raw: bytes) -> Generator[None, None, bytes]:
-    """Decode a value of a large form, in slices."""
-    if len(raw) <= _SLICE or (b"%" not in raw and b"+" not in raw):
-        return _value(raw)
-    yield
-    decoded: list[bytes] = []
-    start = 0
-    while len(raw) - start > _SLICE:
-        end = start + _SLICE
-        # No escape is cut: an escape has no second percent sign, so a cut before the sign is safe.
-        if raw[end - 1 : end] == b"%":
-            end -= 1
-        elif raw[end - 2 : end - 1] == b"%":
-            end -= 2
-        decoded.append(_value(raw[start:end]))
-        start = end
-        yield
-    decoded.append(_value(raw[start:]))
-    yield
-    return b"".join(decoded)
-
-
-def _value(raw: bytes) -> bytes:
-    raw = raw.replace(b"+", b" ")
-    return _unquoted(raw) if b"%" in raw else raw
-
-
-def _unquoted(raw: bytes) -> bytes:
-    """Decode the escapes of a name or value."""
-    # A percent sign without two digits stands for itself.
-    raw = _MALFORMED_ESCAPE.sub(b"%25", raw)
-    # A form of 1 MiB may consist of escapes alone. Decoding quoted-printable, which has the same escapes after "=", is
-    # compiled code and takes a hundredth of the time of urllib.
-    return binascii.a2b_qp(raw.replace(b"=", b"=3D").replace(b"%", b"="))
-
-
-def text_of(form: Mapping[str, bytes], name: str) -> str | None:
-    """Return a parameter as text, None without the parameter.
-
-    Raises:
-        Refusal: the value is not UTF-8.
-    """
-    value = form.get(name)
-    return None if value is None else _to_text(name, value)
-
-
-def whole_of(form: Mapping[str, bytes], name: str) -> int:
-    """Return a required parameter as a whole number.
-
-    Raises:
-        Refusal: the parameter is missing or no number.
-    """
-    value = form.get(name)
-    if not value:
-        raise Refusal(Reason.MISSING_PARAMETERS, name)
-    return _to_whole(name, value)
-
-
-# ---------------------------------------------------------------------- typed requests
-
-
-class _Field(msgspec.Struct, frozen=True):
     name: str
-    """The name in the form."""
-    attribute: str
-    """The name in the Struct."""
-    convert: Callable[[str, bytes], Any]
+    """The field of the request."""
+    kind: Any
+    """``str``, ``bytes``, ``int``, ``float`` or a Struct; of a list, the kind of its entries."""
     checks: tuple[Whole | Size | Name, ...]
     items: Items | None
     """For a list, the range of its length."""
     is_required: bool
 
+    def checked(self, shown: str, value: Any) -> Any:
+        """Return a value of the right kind, if it is in the range.
 
-class RequestReader:
-    """Reads the form of a request into the Struct of an action."""
-
-    def __init__(self, request_type: type[ActionRequest]) -> None:
-        self._type = request_type
-        hints = get_type_hints(request_type, include_extras=True)
-        self._fields = [
-            _field(field.encode_name, field.name, hints[field.name], is_required=field.required)
-            for field in msgspec.structs.fields(request_type)
-        ]
-        self._list_names = {field.name for field in self._fields if field.items is not None}
-        self._single_names = {field.name for field in self._fields if field.items is None}
-
-    def read(self, form: Form) -> ActionRequest:
-        """Return the typed request; parameters that the action does not know are ignored.
+        Args:
+            shown: the door's name of the parameter.
+            value: the value; of a list, an entry.
 
         Raises:
-            Refusal: a parameter is missing, of the wrong type or out of range.
+            Refusal: the value is out of range.
         """
-        lists = self._collect_lists(form)
-        values: dict[str, Any] = {}
-        for field in self._fields:
-            if field.items is not None:
-                entries = lists.get(field.name)
-                if entries is None:
-                    if field.is_required:
-                        raise Refusal(Reason.MISSING_PARAMETER, f"{field.name}.n")
-                    continue
-                values[field.attribute] = _read_list(field, field.items, entries)
-                continue
-            value = form.get(field.name)
-            if value is None or (not value and field.convert is not _to_bytes):
-                # SDKs send empty values for options that the program left out.
+        for check in self.checks:
+            if isinstance(check, Whole):
+                if not check.low <= value <= check.high:
+                    raise Refusal(check.reason, f"{shown} is {value}; the range is {check.low} to {check.high}")
+            elif isinstance(check, Name):
+                if not check.low <= len(value) <= check.high or not _NAME.fullmatch(value):
+                    raise Refusal(
+                        check.reason,
+                        f"{shown} is {value[:80]!r}; it must be {check.low} to {check.high} letters, digits, - or _",
+                    )
+            else:
+                length = len(value.encode() if self.kind is str else value)
+                if not check.low <= length <= check.high:
+                    limits = f"{check.low} to {check.high}"
+                    raise Refusal(check.reason, f"{shown} has {length} bytes; the range is {limits}")
+        return value
+
+    def check_count(self, shown: str, count: int) -> None:
+        """Check the length of a list.
+
+        Raises:
+            Refusal: the length is out of range.
+        """
+        items = self.items
+        if items is not None and not items.low <= count <= items.high:
+            raise Refusal(items.reason, f"{shown} has {count} entries; the range is {items.low} to {items.high}")
+
+
+def fields_of(request_type: type[OperationRequest]) -> list[Field]:
+    """Return the parameters of an operation."""
+    hints = get_type_hints(request_type, include_extras=True)
+    return [
+        _field(field.name, hints[field.name], is_required=field.required)
+        for field in msgspec.structs.fields(request_type)
+    ]
+
+
+class TypedReader:
+    """Reads parameters that are Python values: text, bytes, numbers, and lists of these."""
+
+    def __init__(
+        self, request_type: type[OperationRequest], names: Mapping[str, str] | Callable[[str], str] = camel
+    ) -> None:
+        """Make a reader.
+
+        Args:
+            request_type: of the operation.
+            names: the door's name of each field of the request.
+        """
+        self._type = request_type
+        shown = names if callable(names) else names.__getitem__
+        self._fields = [(shown(field.name), field) for field in fields_of(request_type)]
+        self.names = frozenset(name for name, _ in self._fields)
+        """The door's names of all parameters."""
+
+    def read(self, values: Mapping[str, Any]) -> OperationRequest:
+        """Return the typed request; other names are ignored, and None is a parameter left out.
+
+        Args:
+            values: by the door's names. Text and bytes may stand for one another.
+
+        Raises:
+            Refusal: a parameter is missing, of the wrong kind or out of range.
+        """
+        request: dict[str, Any] = {}
+        for name, field in self._fields:
+            value = values.get(name)
+            if value is None:
                 if field.is_required:
-                    raise Refusal(Reason.MISSING_PARAMETER, field.name)
-                continue
-            values[field.attribute] = _checked(field, field.name, value)
-        return self._type(**values)
-
-    def _collect_lists(self, form: Form) -> dict[str, dict[int, bytes]]:
-        lists: dict[str, dict[int, bytes]] = {}
-        for key, value in form.items():
-            if "." not in key and key not in self._list_names:
-                # Most parameters of most requests.
-                continue
-            name, dot, index = key.partition(".")
-            if dot and name in self._single_names:
-                raise Refusal(
-                    Reason.NOT_REPEATABLE, f"the parameter {name} is not a list, but the request has {key[:80]!r}"
-                )
-            if name not in self._list_names:
-                continue
-            if not dot:
-                index = "0"
-            if not _INDEX.fullmatch(index):
-                raise Refusal(Reason.KEY_FORMAT, f"{key[:80]!r} has no index; lists are {name}.1, {name}.2 ...")
-            entries = lists.setdefault(name, {})
-            if int(index) in entries:
-                raise Refusal(Reason.KEY_FORMAT, f"the parameter {name} is given with and without an index")
-            entries[int(index)] = value
-        return lists
+                    raise Refusal(Reason.MISSING_PARAMETER, name)
+            elif field.items is None:
+                request[field.name] = field.checked(name, _converted(field.kind, name, value))
+            elif isinstance(value, list):
+                entries = cast("list[Any]", value)
+                field.check_count(name, len(entries))
+                request[field.name] = [
+                    field.checked(shown, _converted(field.kind, shown, entry))
+                    for shown, entry in ((f"{name}.{index}", entry) for index, entry in enumerate(entries))
+                ]
+            else:
+                raise Refusal(Reason.WRONG_TYPE, f"{name} is {_described(value)}; it must be a list")
+        return self._type(**request)
 
 
-def _read_list(field: _Field, items: Items, entries: dict[int, bytes]) -> list[Any]:
-    if not items.low <= len(entries) <= items.high:
-        raise Refusal(
-            items.reason, f"{field.name} has {len(entries)} entries; the range is {items.low} to {items.high}"
-        )
-    indexes = sorted(entries)
-    if indexes[0] > 1 or indexes[-1] - indexes[0] != len(indexes) - 1:
-        raise Refusal(
-            Reason.NOT_CONSECUTIVE,
-            f"the indexes of {field.name} are {', '.join(map(str, indexes))}; they must be consecutive"
-            " and begin with 0 or 1",
-        )
-    return [_checked(field, f"{field.name}.{index}", entries[index]) for index in indexes]
+def _converted(kind: Any, name: str, value: Any) -> Any:
+    """Return a value as a value of this kind."""
+    if type(value) is kind:
+        return value
+    if kind is float and type(value) is int:
+        return value
+    if kind is bytes and isinstance(value, str):
+        return value.encode()
+    if kind is str and isinstance(value, bytes):
+        return text_value(name, value)
+    raise Refusal(Reason.WRONG_TYPE, f"{name} is {_described(value)}; it must be {_KINDS.get(kind, 'an object')}")
 
 
-def _checked(field: _Field, name: str, value: bytes) -> Any:
-    converted = field.convert(name, value)
-    for check in field.checks:
-        if isinstance(check, Whole):
-            if not check.low <= converted <= check.high:
-                raise Refusal(check.reason, f"{name} is {converted}; the range is {check.low} to {check.high}")
-        elif isinstance(check, Name):
-            if not check.low <= len(value) <= check.high or not _NAME.fullmatch(converted):
-                raise Refusal(
-                    check.reason,
-                    f"{name} is {converted[:80]!r}; it must be {check.low} to {check.high} letters, digits, - or _",
-                )
-        elif not check.low <= len(value) <= check.high:
-            raise Refusal(
-                check.reason,
-                f"{name} has {len(value)} bytes; the range is {check.low} to {check.high}",
-            )
-    return converted
+def text_value(name: str, value: bytes) -> str:
+    """Return a value as text.
 
-
-def _to_text(name: str, value: bytes) -> str:
+    Raises:
+        Refusal: the value is not UTF-8.
+    """
     try:
         return value.decode()
     except UnicodeDecodeError:
         raise Refusal(Reason.WRONG_TYPE, f"{name} is not UTF-8") from None
 
 
-def _to_bytes(name: str, value: bytes) -> bytes:
-    return value
+_KINDS: Final[Mapping[Any, str]] = {str: "text", bytes: "text", int: "a whole number", float: "a number"}
 
 
-def _to_whole(name: str, value: bytes) -> int:
-    if not _WHOLE.fullmatch(value):
-        raise Refusal(Reason.WRONG_TYPE, f"{name} is {_to_text(name, value)[:40]!r}; it must be a whole number")
-    return int(value)
+def _described(value: Any) -> str:
+    """Return a value of a wrong kind for the text of a refusal, in a few characters."""
+    if isinstance(value, (str, bytes)):
+        return repr(value[:40])
+    if isinstance(value, (bool, int, float)):
+        return repr(value)[:40]
+    return "a list" if isinstance(value, list) else "an object"
 
 
-_CONVERTERS: Final[Mapping[Any, Callable[[str, bytes], Any]]] = {str: _to_text, bytes: _to_bytes, int: _to_whole}
-
-
-def _field(name: str, attribute: str, hint: Any, *, is_required: bool) -> _Field:
+def _field(name: str, hint: Any, *, is_required: bool) -> Field:
     kind, metadata = _unwrapped(hint)
     items = next((data for data in metadata if isinstance(data, Items)), None)
     if get_origin(kind) is list:
@@ -343,7 +239,7 @@ def _field(name: str, attribute: str, hint: Any, *, is_required: bool) -> _Field
         kind, more = _unwrapped(get_args(kind)[0])
         metadata += more
     checks = tuple(data for data in metadata if isinstance(data, (Whole, Size, Name)))
-    return _Field(name, attribute, _CONVERTERS[kind], checks, items, is_required)
+    return Field(name, kind, checks, items, is_required)
 
 
 def _unwrapped(hint: Any) -> tuple[Any, list[Any]]:

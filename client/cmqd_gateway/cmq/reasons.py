@@ -178,45 +178,8 @@ class Refusal(Exception):
         return str(self)
 
 
-FAILURES: Mapping[str, Reason] = MappingProxyType(
-    {
-        "SendMessage": Reason.SEND_FAILED,
-        "BatchSendMessage": Reason.SEND_FAILED,
-        "ReceiveMessage": Reason.RECEIVE_FAILED,
-        "BatchReceiveMessage": Reason.RECEIVE_FAILED,
-        "DeleteMessage": Reason.DELETE_FAILED,
-        "BatchDeleteMessage": Reason.DELETE_FAILED,
-        "GetQueueAttributes": Reason.GET_ATTRIBUTES_FAILED,
-        "SetQueueAttributes": Reason.SET_ATTRIBUTES_FAILED,
-        "DeleteQueue": Reason.DELETE_QUEUE_FAILED,
-        "ListQueue": Reason.LIST_QUEUE_FAILED,
-    }
-)
-"""The reason of a failure of the server, by action; of other actions ``INTERNAL_ERROR``."""
-
-DATA_ACTIONS = frozenset(
-    {
-        "SendMessage",
-        "BatchSendMessage",
-        "ReceiveMessage",
-        "BatchReceiveMessage",
-        "DeleteMessage",
-        "BatchDeleteMessage",
-        "PublishMessage",
-        "BatchPublishMessage",
-        "ChangeMessageVisibility",
-        "PeekMessage",
-        "SendHalfMessage",
-        "BatchSendHalfMessage",
-        "CommitHalfMessage",
-        "RollbackHalfMessage",
-    }
-)
-"""Actions on messages, which CMQ throttles with 4420; the others control queues and topics and are throttled with
-4480."""
-
 _FAILED = None
-"""In place of a reason: the server failed, and ``FAILURES`` has the reason of the action."""
+"""In place of a reason: the server failed, and the operation has the reason."""
 
 TRANSLATIONS: Mapping[int, Reason | None] = MappingProxyType(
     {
@@ -355,23 +318,27 @@ CMQ_WORDS: Final = Words(cmq_name, in_seconds, iso_time, in_bytes)
 """Words of API 2.0, whose durations are seconds. There is no advice to use calls that this API lacks."""
 
 
-def translate(error: native.CmqError, action: str) -> Refusal:
+def translate(
+    error: native.CmqError, *, is_data: bool, failure: Reason = Reason.INTERNAL_ERROR, words: Words = CMQ_WORDS
+) -> Refusal:
     """Return the refusal for an error of the client or the broker.
 
     Args:
         error: any error of ``cmqd_client``.
-        action: the action of the request, as spelled in CMQ's documents.
+        is_data: True for an operation on messages, False for one that controls queues and topics.
+        failure: the reason of a failure of the server.
+        words: names and units of the text.
     """
     if isinstance(error, native.TimeNotRewindable):
         return _not_rewindable(error)
     reason = None if error.code is None else TRANSLATIONS.get(error.code)
     if isinstance(error, native.InvalidArgument):
         reason = _reason_of_field(error)
-    elif reason is Reason.THROTTLED and action not in DATA_ACTIONS:
+    elif reason is Reason.THROTTLED and not is_data:
         reason = Reason.CONTROL_THROTTLED
     elif reason is None:
-        reason = FAILURES.get(action, Reason.INTERNAL_ERROR)
-    detail = error.text_in(CMQ_WORDS)
+        reason = failure
+    detail = error.text_in(words)
     if error.retry_after is not None:
         detail += f"; try again in {in_seconds(round(error.retry_after * 1000))}"
     return Refusal(reason, detail)

@@ -10,8 +10,8 @@ import pytest
 from cmqd_bench.http.caller import HttpCaller, HttpFailed
 from cmqd_bench.http.load import Counts, Requests, cmq_requests, cycling, json_requests, sqs_requests, text_after
 from cmqd_bench.http.servers import HttpServer
+from cmqd_gateway.cmq.api2.form import parse_form
 from cmqd_gateway.cmq.api2.signature import sign
-from cmqd_gateway.cmq.parameters import parse_form
 
 SERVER = HttpServer("127.0.0.1", 5681, [])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cmqd_gateway.cmq.operations import TABLE
+from cmqd_gateway.cmq.api2.actions import TABLE
 from cmqd_protocol import messages as wire
 from cmqd_protocol.features import Feature
 from support.gateway.cmq_requests import encoded
@@ -249,7 +249,9 @@ async def test_a_host_with_a_part_of_the_signed_text_is_no_host(rig: GatewayRig,
 
 
 def test_every_action_with_bodies_is_among_the_captured_requests() -> None:
-    with_bodies = {action.name for action in TABLE.values() if "msg_body" in action.request_type.__struct_fields__}
+    with_bodies = {
+        action.name for action in TABLE.values() if "msg_body" in action.operation.request_type.__struct_fields__
+    }
 
     tried = {given["Action"] for given in CAPTURED.values()}
     assert with_bodies - tried == {"SendHalfMessage"}, "which is a batch of a message"

@@ -4,11 +4,30 @@ import msgspec
 import pytest
 
 from cmqd_client import errors as native
-from cmqd_gateway.cmq.reasons import FAILURES, NEVER_ANSWERED, TRANSLATIONS, Reason, Refusal, translate
+from cmqd_gateway.cmq.operations import OPERATIONS
+from cmqd_gateway.cmq.reasons import NEVER_ANSWERED, TRANSLATIONS, Reason, Refusal
 from cmqd_protocol.messages import Error
 from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.sentences import ENSURE, Quantity, Sentence, duration, sentence, size
 from support.cases import each_case
+
+FAILURES = {
+    "SendMessage": Reason.SEND_FAILED,
+    "BatchSendMessage": Reason.SEND_FAILED,
+    "ReceiveMessage": Reason.RECEIVE_FAILED,
+    "BatchReceiveMessage": Reason.RECEIVE_FAILED,
+    "DeleteMessage": Reason.DELETE_FAILED,
+    "BatchDeleteMessage": Reason.DELETE_FAILED,
+    "GetQueueAttributes": Reason.GET_ATTRIBUTES_FAILED,
+    "SetQueueAttributes": Reason.SET_ATTRIBUTES_FAILED,
+    "DeleteQueue": Reason.DELETE_QUEUE_FAILED,
+    "ListQueue": Reason.LIST_QUEUE_FAILED,
+}
+"""The rows of CMQ's table about failures."""
+
+
+def translate(error: native.CmqError, operation: str) -> Refusal:
+    return OPERATIONS[operation].refusal(error)
 
 
 def error_of(code: int, text: str = "text", **details: object) -> native.ServerError:

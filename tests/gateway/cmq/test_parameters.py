@@ -1,28 +1,19 @@
-"""Forms and typed requests of API 2.0."""
+"""Forms of API 2.0, and the reading of forms and of Python values into typed requests."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd_gateway.cmq.parameters import (
-    MAX_PARAMETERS,
-    ActionRequest,
-    Items,
-    Name,
-    RequestReader,
-    Size,
-    Whole,
-    form_steps,
-    parse_form,
-)
+from cmqd_gateway.cmq.api2.form import MAX_PARAMETERS, FormReader, form_steps, parse_form
+from cmqd_gateway.cmq.parameters import Items, Name, OperationRequest, Size, TypedReader, Whole
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from support.cases import each_case
 
 
-class Example(ActionRequest, frozen=True):
+class Example(OperationRequest, frozen=True):
     text: str
     some_bytes: bytes = b"none"
     whole: Annotated[int, Whole(0, 9)] | None = None
@@ -34,7 +25,7 @@ class Example(ActionRequest, frozen=True):
 
 def read(**parameters: str | bytes) -> Example:
     form = {name: value if isinstance(value, bytes) else value.encode() for name, value in parameters.items()}
-    request = RequestReader(Example).read(form)
+    request = FormReader(Example).read(form)
     assert isinstance(request, Example)
     return request
 
@@ -79,7 +70,7 @@ def test_escapes_decode_as_by_urllib(raw: str):
 @given(st.text(alphabet="%+14aF=", max_size=60), st.integers(3, 9))
 def test_a_value_that_is_decoded_in_slices_decodes_as_a_whole(raw: str, size: int):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cmqd_gateway.cmq.parameters._SLICE", size)
+        patch.setattr("cmqd_gateway.cmq.api2.form._SLICE", size)
         assert parse_form(b"v=" + raw.encode()) == {"v": unquote_to_bytes(raw.replace("+", " "))}
 
 
@@ -169,3 +160,82 @@ def test_values_out_of_range_are_refused(parameters: dict[str, str | bytes], rea
 def test_lists_begin_at_0_or_1_in_the_order_of_their_indexes():
     assert read(text="t", **{"words.2": "b", "words.1": "a"}).words == ["a", "b"]
     assert read(text="t", **{"words.0": "a", "words.1": "b", "words.2": "c"}).words == ["a", "b", "c"]
+
+
+class Twins(OperationRequest, frozen=True):
+    kind: str
+    words: Annotated[list[str], Items(1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "words"),
+    [
+        ({"kind": b"a", "kint": b"b", "words": b"c", "word": b"d"}, "a", ["c"]),
+        ({"kint": b"b", "word.1": b"d", "word.2": b"e"}, "b", ["d", "e"]),
+        ({"kind": b"", "kint": b"b", "word": b"d"}, "b", ["d"]),
+    ],
+)
+def test_a_parameter_may_have_a_second_spelling(form: dict[str, bytes], kind: str, words: list[str]):
+    assert FormReader(Twins, {"kint": "kind", "word": "words"}).read(form) == Twins(kind, words)
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ({"words": b"c"}, "kind"),
+        ({"kint": b"b"}, "words.n"),
+        ({"kint": b"b", **{f"word.{number}": b"" for number in range(4)}}, "word has 4 entries; the range is 1 to 3"),
+        ({"kint.1": b"b", "word": b"c"}, "the parameter kint is not a list, but the request has 'kint.1'"),
+    ],
+)
+def test_a_refusal_names_the_spelling_of_the_request(form: dict[str, bytes], text: str):
+    with pytest.raises(Refusal) as refusal:
+        FormReader(Twins, {"kint": "kind", "word": "words"}).read(form)
+
+    assert refusal.value.detail == text
+
+
+def shown(field: str) -> str:
+    return field.title()
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"Text": "t"}, Example("t")),
+        ({"Text": b"t", "Some_Bytes": "b", "Whole": None, "Unknown": 1}, Example("t", b"b")),
+        (
+            {"Text": "", "Whole": 9, "Words": ["w"], "Numbers": [1, 5]},
+            Example("", whole=9, words=["w"], numbers=[1, 5]),
+        ),
+    ],
+)
+def test_values_are_read(values: dict[str, Any], expected: Example):
+    assert TypedReader(Example, shown).read(values) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "reason", "text"),
+    [
+        ({"Text": None}, Reason.MISSING_PARAMETER, "Text"),
+        ({"Text": 1}, Reason.WRONG_TYPE, "Text is 1; it must be text"),
+        ({"Text": b"\xff"}, Reason.WRONG_TYPE, "Text is not UTF-8"),
+        ({"Whole": "1"}, Reason.WRONG_TYPE, "Whole is '1'; it must be a whole number"),
+        ({"Whole": True}, Reason.WRONG_TYPE, "Whole is True; it must be a whole number"),
+        ({"Whole": 1.5}, Reason.WRONG_TYPE, "Whole is 1.5; it must be a whole number"),
+        ({"Whole": {}}, Reason.WRONG_TYPE, "Whole is an object; it must be a whole number"),
+        ({"Whole": 10}, Reason.OUT_OF_RANGE, "Whole is 10; the range is 0 to 9"),
+        ({"Named": ""}, Reason.QUEUE_NAME, "Named is ''; it must be 1 to 4 letters, digits, - or _"),
+        ({"Sized": "\u20ac\u20ac"}, Reason.OUT_OF_RANGE, "Sized has 6 bytes; the range is 0 to 3"),
+        ({"Words": "w"}, Reason.WRONG_TYPE, "Words is 'w'; it must be a list"),
+        ({"Words": []}, Reason.BATCH_SIZE, "Words has 0 entries; the range is 1 to 3"),
+        ({"Words": ["w", ["w"]]}, Reason.WRONG_TYPE, "Words.1 is a list; it must be text"),
+        ({"Numbers": [1, 6]}, Reason.OUT_OF_RANGE, "Numbers.1 is 6; the range is 1 to 5"),
+        ({"Whole": "9" * 1000}, Reason.WRONG_TYPE, f"Whole is '{'9' * 40}'; it must be a whole number"),
+    ],
+)
+def test_wrong_values_are_refused_in_the_names_of_the_door(values: dict[str, Any], reason: Reason, text: str):
+    with pytest.raises(Refusal) as refusal:
+        TypedReader(Example, shown).read({"Text": "x"} | values)
+
+    assert (refusal.value.reason, refusal.value.detail) == (reason, text)

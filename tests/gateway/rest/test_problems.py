@@ -8,7 +8,7 @@ from cmqd.core.limits import check_range
 from cmqd.server.requests.refusals import error_reply
 from cmqd_client import errors
 from cmqd_client.errors import CmqError, server_error
-from cmqd_gateway.cmq.reasons import translate
+from cmqd_gateway.cmq import operations
 from cmqd_gateway.rest.openapi import problems_of
 from cmqd_gateway.rest.problems import (
     GATEWAY_PROBLEMS,
@@ -165,7 +165,7 @@ def test_no_pattern_is_searched_in_an_error(length: int):
 
     with pattern_calls() as calls:
         detail = problem_of(error).detail
-        refusal = translate(error, "CreateQueue")
+        refusal = operations.OPERATIONS["CreateQueue"].refusal(error)
 
     assert (detail, refusal.detail) == (error.text, error.text)
     assert not calls

@@ -17,16 +17,14 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from aiohttp import web
 
-from cmqd_client.errors import ClientClosed, CmqError
-from cmqd_gateway.broker.broker_connections import TooManyKeysInUse, TooManyPolls
-from cmqd_gateway.callers.caller import Caller
-from cmqd_gateway.callers.key_secrets import KeySecret, TooManyUnknownIds
-from cmqd_gateway.cmq.api2.repeats import DeleteAnswers
+from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.cmq.api2.actions import TABLE, Action, Fields
+from cmqd_gateway.cmq.api2.form import Form, form_steps, text_of, whole_of
+from cmqd_gateway.cmq.api2.repeats import DeleteAnswers, RequestRepeats
 from cmqd_gateway.cmq.api2.signature import SIGNATURE, is_body, is_host, other_reading, signed_hosts, unsigned_names
-from cmqd_gateway.cmq.call import Action, Call, Fields
-from cmqd_gateway.cmq.operations import TABLE
-from cmqd_gateway.cmq.parameters import Form, form_steps, text_of, whole_of
-from cmqd_gateway.cmq.reasons import DATA_ACTIONS, Reason, Refusal, translate
+from cmqd_gateway.cmq.known_keys import WRONG_KEY, check_enabled, known_key
+from cmqd_gateway.cmq.performing import perform
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.hand_over import HandOver
 from cmqd_gateway.http.request_bodies import BodyRefused
@@ -70,7 +68,7 @@ class Endpoint:
             try:
                 response = _response(request_id, 0, "", await self._run(request, hand_over))
             except Refusal as refusal:
-                if refusal.reason in _WRONG_KEY:
+                if refusal.reason in WRONG_KEY:
                     await self._gateway.pause_refusal(request, refusal)
                 return _response(request_id, refusal.code, refusal.message, refusal.fields)
             except Exception as bug:
@@ -93,33 +91,9 @@ class Endpoint:
         form = await self._form(request)
         chosen = self._action(form)
         key = await self._authenticated(request, form)
-        if not self._gateway.rates.take(key.secret_id):
-            reason = Reason.THROTTLED if chosen.name in DATA_ACTIONS else Reason.CONTROL_THROTTLED
-            raise Refusal(reason, "the key makes more requests per second than the gateway allows")
-        typed = chosen.reader.read(form)
-        connections = self._gateway.connections
-        open_client = connections.polling if chosen.waits(typed) else connections.client
-        try:
-            async with open_client(key) as client:
-                call = Call(
-                    Caller(key, client),
-                    form,
-                    self._deletes,
-                    hand_over,
-                    connections.client,
-                    self._gateway.ignored_keys,
-                )
-                return await chosen.run(call, typed)
-        except ClientClosed:
-            if chosen.name in _RECEIVES and self._gateway.is_draining:
-                raise Refusal(Reason.NO_MESSAGE, "the gateway is shutting down") from None
-            raise Refusal(Reason.INTERNAL_ERROR, "the gateway is shutting down; send the request again") from None
-        except (TooManyKeysInUse, TooManyPolls) as full:
-            raise Refusal(Reason.THROTTLED, str(full)) from None
-        except CmqError as error:
-            # Without the traceback: its frames hold the form, and frames that hold their own error would keep the form
-            # until the garbage collector finds them, outside the budget of bodies.
-            raise translate(error, chosen.name) from error.with_traceback(None)
+        repeats = RequestRepeats(key, form, self._deletes, self._gateway.connections.client)
+        read = partial(chosen.reader.read, form)
+        return await perform(self._gateway, key, chosen.operation, read, hand_over, repeats=repeats)
 
     async def _form(self, request: web.Request) -> Form:
         if request.method not in ("GET", "POST"):
@@ -170,20 +144,12 @@ class Endpoint:
                 f"Timestamp is {abs(ahead):.0f} s {direction} the clock of the gateway; the gateway accepts"
                 f" {settings.timestamp_behind_seconds} s behind to {settings.timestamp_ahead_seconds} s ahead",
             )
-        try:
-            key = await self._gateway.secrets.find(secret_id, request.remote)
-        except TooManyUnknownIds:
-            raise Refusal(Reason.THROTTLED, "too many unknown keys were asked for; try again") from None
-        except CmqError as error:
-            raise Refusal(Reason.INTERNAL_ERROR, f"the gateway cannot ask the broker for keys: {error.text}") from error
-        if key is None:
-            raise Refusal(Reason.SECRET_ID_UNKNOWN)
+        key = await known_key(self._gateway, secret_id, request.remote)
         unsigned = await self._unsigned(request, form, key)
         if unsigned is None:
             raise Refusal(Reason.AUTHENTICATION_FAILED, "the signature is wrong")
         self._check_reading(form, unsigned)
-        if not key.enabled:
-            raise Refusal(Reason.SECRET_ID_STATUS, "the key is disabled")
+        check_enabled(key)
         return key
 
     def _check_reading(self, form: Form, unsigned: Sequence[str]) -> None:
@@ -238,8 +204,6 @@ _HEADERS: Final = {"Content-Type": "application/json; charset=utf-8", "Cache-Con
 """Of every answer: a cache must not keep messages, not even of a receive by GET."""
 _SHOWN_CHARACTERS: Final = 64
 """Characters of the name of a parameter in the text of a refusal."""
-_WRONG_KEY: Final = frozenset({Reason.AUTHENTICATION_FAILED, Reason.SECRET_ID_UNKNOWN})
-_RECEIVES: Final = frozenset({"ReceiveMessage", "BatchReceiveMessage"})
 
 
 def _response(request_id: str, code: int, message: str, fields: Mapping[str, Any]) -> web.Response:

@@ -18,10 +18,19 @@ import hashlib
 import string
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
+
+from cmqd_client import Client
+from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.cmq.api2.form import Form, whole_of
+from cmqd_gateway.cmq.api2.signature import SIGNATURE
+
+A = TypeVar("A")
+OpenClient: TypeAlias = Callable[[KeySecret], AbstractAsyncContextManager[Client]]
 
 SMALL_NONCE: Final = 65_535
 """A nonce up to here is drawn from too few numbers for an identity."""
@@ -182,3 +191,37 @@ class DeleteAnswers:
         table = self._table(answer.digest)
         if table.get(answer.digest) is answer:
             del table[answer.digest]
+
+
+class RequestRepeats:
+    """The repeats of a request, for its operation."""
+
+    __slots__ = ("_deletes", "_key", "_nonce", "_open_client", "_signature")
+
+    def __init__(self, key: KeySecret, form: Form, deletes: DeleteAnswers, open_client: OpenClient) -> None:
+        self._key = key
+        self._nonce = whole_of(form, "Nonce")
+        self._signature = form[SIGNATURE]
+        self._deletes = deletes
+        self._open_client = open_client
+
+    def dedup_ids(self, count: int) -> list[str | None]:
+        """Return the dedup ids for the messages of this request."""
+        return dedup_ids("" if self._nonce <= SMALL_NONCE else self._digest(), self._nonce, count)
+
+    def _digest(self) -> str:
+        """Return the identity of the request. Computed on demand: most operations need no identity."""
+        return request_digest(self._key.secret_id, self._signature)
+
+    async def delete_once(self, client: Client, delete: Callable[[Client], Awaitable[A]]) -> A:
+        """Return the answer of a delete; a repeated request gets the answer of the first request.
+
+        ``delete`` gets a client for its own length: it goes on when the request is cancelled, and the client of the
+        request may be closed then.
+        """
+
+        async def delete_with_client() -> Any:
+            async with self._open_client(self._key) as own_client:
+                return await delete(own_client)
+
+        return cast("A", await self._deletes.answer(self._key.secret_id, self._digest(), delete_with_client))

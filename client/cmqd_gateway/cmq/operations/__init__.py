@@ -1,12 +1,13 @@
-"""The actions of API 2.0: a table of name, request type and function.
+"""The operations of CMQ: one declaration each, for all doors.
 
-A module of this package declares its actions in a list ``ACTIONS``; ``TABLE`` has all of them. To add an action: a
-Struct for its parameters (see :mod:`cmqd_gateway.cmq.parameters`), a function, and a line in the list.
+A module of this package declares its operations in a list; ``OPERATIONS`` has all of them. To add an operation: a
+Struct for its parameters (see :mod:`cmqd_gateway.cmq.parameters`), a function, and a line in the list. A door adds its
+own names and encodings (:mod:`cmqd_gateway.cmq.api2.actions`).
 """
 
 from collections.abc import Mapping
 
-from cmqd_gateway.cmq.call import Action
+from cmqd_gateway.cmq.operation import Operation
 from cmqd_gateway.cmq.operations import (
     dead_letters,
     deliveries,
@@ -19,18 +20,18 @@ from cmqd_gateway.cmq.operations import (
     transactions,
 )
 
-ACTIONS: tuple[Action, ...] = (
-    *queues.ACTIONS,
-    *dead_letters.ACTIONS,
-    *messages.ACTIONS,
-    *transactions.ACTIONS,
-    *topics.ACTIONS,
-    *publishing.ACTIONS,
-    *subscriptions.ACTIONS,
-    *deliveries.ACTIONS,
-    *routes.ACTIONS,
-)
-"""All actions."""
-
-TABLE: Mapping[str, Action] = {action.name.lower(): action for action in ACTIONS}
-"""The actions by their names in lower case: SDKs spell some names differently."""
+OPERATIONS: Mapping[str, Operation] = {
+    operation.name: operation
+    for operation in (
+        *queues.OPERATIONS,
+        *dead_letters.OPERATIONS,
+        *messages.OPERATIONS,
+        *transactions.OPERATIONS,
+        *topics.OPERATIONS,
+        *publishing.OPERATIONS,
+        *subscriptions.OPERATIONS,
+        *deliveries.OPERATIONS,
+        *routes.OPERATIONS,
+    )
+}
+"""All operations by their names."""

@@ -13,10 +13,10 @@ import msgspec
 
 from cmqd_client import Client, QueueAttributes, QueueInfo, Redrive
 from cmqd_client.errors import PermissionDenied, QueueNotFound
-from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.identifiers import QUEUE_ID, queue_id
 from cmqd_gateway.cmq.numbers import seconds, whole_seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole, range_of
+from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.parameters import OperationRequest, QueueName, Whole, range_of
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
@@ -140,7 +140,7 @@ async def shown_policy(client: Client, info: QueueInfo) -> ShownPolicy | None:
     return ShownPolicy(shown_id, name, AGE, max_time_to_live=whole_seconds(info.dead_letter_after))
 
 
-class UnbindDeadLetter(ActionRequest, frozen=True):
+class UnbindDeadLetter(OperationRequest, frozen=True):
     """Parameters of UnbindDeadLetter; the documents of CMQ's later APIs call the queue ``sourceQueueName``."""
 
     queue_name: str | None = None
@@ -156,7 +156,7 @@ async def unbind_dead_letter(call: Call, request: UnbindDeadLetter) -> Fields:
     return {}
 
 
-class RedriveDeadLetters(ActionRequest, frozen=True):
+class RedriveDeadLetters(OperationRequest, frozen=True):
     """Parameters of RedriveDeadLetters."""
 
     queue_name: QueueName
@@ -166,7 +166,7 @@ class RedriveDeadLetters(ActionRequest, frozen=True):
     max_per_second: Annotated[int, Whole(1, 1_000_000)] | None = None
 
 
-class RedriveRequest(ActionRequest, frozen=True):
+class RedriveRequest(OperationRequest, frozen=True):
     """Parameters of GetRedrive and CancelRedrive."""
 
     queue_name: QueueName
@@ -207,9 +207,9 @@ async def cancel_redrive(call: Call, request: RedriveRequest) -> Fields:
     return redrive_fields(await call.client.queue(request.queue_name).cancel_redrive())
 
 
-ACTIONS: Final = [
-    action("UnbindDeadLetter", UnbindDeadLetter, unbind_dead_letter),
-    action("RedriveDeadLetters", RedriveDeadLetters, redrive_dead_letters),
-    action("GetRedrive", RedriveRequest, get_redrive),
-    action("CancelRedrive", RedriveRequest, cancel_redrive),
+OPERATIONS: Final = [
+    operation("UnbindDeadLetter", UnbindDeadLetter, unbind_dead_letter),
+    operation("RedriveDeadLetters", RedriveDeadLetters, redrive_dead_letters),
+    operation("GetRedrive", RedriveRequest, get_redrive),
+    operation("CancelRedrive", RedriveRequest, cancel_redrive),
 ]

@@ -4,11 +4,11 @@ from collections.abc import Awaitable
 from typing import Annotated, Any, Final, TypeVar
 
 from cmqd_client.topics.delivery_reports import Delivery, PendingMessage
-from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.numbers import seconds
+from cmqd_gateway.cmq.operation import Call, Fields, operation
 from cmqd_gateway.cmq.operations.messages import body_fields
 from cmqd_gateway.cmq.operations.subscriptions import SubscriptionRequest
-from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Whole
+from cmqd_gateway.cmq.parameters import MAX_BATCH, OperationRequest, Whole
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ async def drop_delivery(call: Call, request: DeliveryRequest) -> Fields:
     return {}
 
 
-class QueryMessageDeliveries(ActionRequest, frozen=True):
+class QueryMessageDeliveries(OperationRequest, frozen=True):
     """Parameters of QueryMessageDeliveries."""
 
     topic_name: str
@@ -115,9 +115,9 @@ async def _with_id(request: Awaitable[T]) -> T:
         raise Refusal(Reason.MESSAGE_ID_INVALID, str(error)) from None
 
 
-ACTIONS: Final = [
-    action("PeekDeliveries", PeekDeliveries, peek_deliveries),
-    action("RetryDelivery", DeliveryRequest, retry_delivery),
-    action("DropDelivery", DeliveryRequest, drop_delivery),
-    action("QueryMessageDeliveries", QueryMessageDeliveries, query_message_deliveries),
+OPERATIONS: Final = [
+    operation("PeekDeliveries", PeekDeliveries, peek_deliveries),
+    operation("RetryDelivery", DeliveryRequest, retry_delivery),
+    operation("DropDelivery", DeliveryRequest, drop_delivery),
+    operation("QueryMessageDeliveries", QueryMessageDeliveries, query_message_deliveries),
 ]

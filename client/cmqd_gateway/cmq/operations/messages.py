@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from cmqd_client import Client, Message, Peeked
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
-from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.parameters import MAX_BATCH, ActionRequest, Items, QueueName, Whole, range_of
-from cmqd_gateway.cmq.reasons import Reason, Refusal, translate
+from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.parameters import MAX_BATCH, Items, OperationRequest, QueueName, Whole, range_of
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
 MAX_WAIT_SECONDS: Final = range_of(QUEUE["polling_wait_ms"]).high
@@ -20,7 +20,7 @@ QUEUES_OWN_WAIT: Final = 30_000
 Delay: TypeAlias = Annotated[int, Whole(0, range_of(QUEUE["delay_ms"]).high, Reason.DELAY)]
 
 
-class SendMessage(ActionRequest, frozen=True):
+class SendMessage(OperationRequest, frozen=True):
     """Parameters of SendMessage."""
 
     queue_name: QueueName
@@ -37,7 +37,7 @@ async def send_message(call: Call, request: SendMessage) -> Fields:
     return {"msgId": sent.id}
 
 
-class BatchSendMessage(ActionRequest, frozen=True):
+class BatchSendMessage(OperationRequest, frozen=True):
     """Parameters of BatchSendMessage."""
 
     queue_name: QueueName
@@ -60,7 +60,7 @@ async def batch_send_message(call: Call, request: BatchSendMessage) -> Fields:
     return {"msgList": [{"msgId": message_id} for message_id in sent.ids]}
 
 
-class ReceiveMessage(ActionRequest, frozen=True):
+class ReceiveMessage(OperationRequest, frozen=True):
     """Parameters of ReceiveMessage."""
 
     queue_name: QueueName
@@ -73,7 +73,7 @@ async def receive_message(call: Call, request: ReceiveMessage) -> Fields:
     return _message_fields(message)
 
 
-class BatchReceiveMessage(ActionRequest, frozen=True):
+class BatchReceiveMessage(OperationRequest, frozen=True):
     """Parameters of BatchReceiveMessage."""
 
     queue_name: QueueName
@@ -118,7 +118,7 @@ def polling_wait(seconds: int | None) -> int | None:
     return min(seconds, MAX_WAIT_SECONDS)
 
 
-class DeleteMessage(ActionRequest, frozen=True):
+class DeleteMessage(OperationRequest, frozen=True):
     """Parameters of DeleteMessage."""
 
     queue_name: QueueName
@@ -136,7 +136,7 @@ async def delete_message(call: Call, request: DeleteMessage) -> Fields:
     return await call.delete_once(delete)
 
 
-class BatchDeleteMessage(ActionRequest, frozen=True):
+class BatchDeleteMessage(OperationRequest, frozen=True):
     """Parameters of BatchDeleteMessage."""
 
     queue_name: QueueName
@@ -160,12 +160,7 @@ async def batch_delete_message(call: Call, request: BatchDeleteMessage) -> Field
     async def delete(client: Client) -> Fields:
         if handles:
             result = await client.queue(request.queue_name).delete_batch(handles, check=False)
-            failures.update(
-                {
-                    str(failed.receipt_handle): translate(failed.error, "BatchDeleteMessage")
-                    for failed in result.failures
-                }
-            )
+            failures.update({str(failed.receipt_handle): call.refusal(failed.error) for failed in result.failures})
         return failure_fields(failures, len(set(request.receipt_handle)))
 
     fields = await call.delete_once(delete)
@@ -173,7 +168,7 @@ async def batch_delete_message(call: Call, request: BatchDeleteMessage) -> Field
     return fields
 
 
-class ChangeMessageVisibility(ActionRequest, frozen=True):
+class ChangeMessageVisibility(OperationRequest, frozen=True):
     """Parameters of ChangeMessageVisibility."""
 
     queue_name: QueueName
@@ -195,7 +190,7 @@ async def change_message_visibility(call: Call, request: ChangeMessageVisibility
     return {"nextVisibleTime": to_seconds(changed.next_visible_time)}
 
 
-class PeekMessage(ActionRequest, frozen=True):
+class PeekMessage(OperationRequest, frozen=True):
     """Parameters of PeekMessage."""
 
     queue_name: QueueName
@@ -292,13 +287,24 @@ def _message_fields(message: "Message[bytes]") -> dict[str, Any]:
     }
 
 
-ACTIONS: Final = [
-    action("SendMessage", SendMessage, send_message),
-    action("BatchSendMessage", BatchSendMessage, batch_send_message),
-    action("ReceiveMessage", ReceiveMessage, receive_message, _waits),
-    action("BatchReceiveMessage", BatchReceiveMessage, batch_receive_message, _waits),
-    action("DeleteMessage", DeleteMessage, delete_message),
-    action("BatchDeleteMessage", BatchDeleteMessage, batch_delete_message),
-    action("ChangeMessageVisibility", ChangeMessageVisibility, change_message_visibility),
-    action("PeekMessage", PeekMessage, peek_message),
+OPERATIONS: Final = [
+    operation("SendMessage", SendMessage, send_message, is_data=True, failure=Reason.SEND_FAILED),
+    operation("BatchSendMessage", BatchSendMessage, batch_send_message, is_data=True, failure=Reason.SEND_FAILED),
+    operation(
+        "ReceiveMessage", ReceiveMessage, receive_message, waits=_waits, is_data=True, failure=Reason.RECEIVE_FAILED
+    ),
+    operation(
+        "BatchReceiveMessage",
+        BatchReceiveMessage,
+        batch_receive_message,
+        waits=_waits,
+        is_data=True,
+        failure=Reason.RECEIVE_FAILED,
+    ),
+    operation("DeleteMessage", DeleteMessage, delete_message, is_data=True, failure=Reason.DELETE_FAILED),
+    operation(
+        "BatchDeleteMessage", BatchDeleteMessage, batch_delete_message, is_data=True, failure=Reason.DELETE_FAILED
+    ),
+    operation("ChangeMessageVisibility", ChangeMessageVisibility, change_message_visibility, is_data=True),
+    operation("PeekMessage", PeekMessage, peek_message, is_data=True),
 ]

@@ -6,10 +6,10 @@ from typing import Annotated, Final
 from cmqd_client import Published
 from cmqd_client.errors import InvalidArgument, PermissionDenied
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
-from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
+from cmqd_gateway.cmq.operation import Call, Fields, operation
 from cmqd_gateway.cmq.operations.filters import check_key, check_tags
-from cmqd_gateway.cmq.parameters import ActionRequest, Items
+from cmqd_gateway.cmq.parameters import Items, OperationRequest
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 
 MAX_TAGS: Final = 10
@@ -18,7 +18,7 @@ MAX_TAGS: Final = 10
 Tags = Annotated[list[str], Items(1, MAX_TAGS, Reason.TOO_MANY_TAGS)]
 
 
-class PublishMessage(ActionRequest, frozen=True):
+class PublishMessage(OperationRequest, frozen=True):
     """Parameters of PublishMessage."""
 
     topic_name: str
@@ -28,7 +28,7 @@ class PublishMessage(ActionRequest, frozen=True):
     """CMQ's Python SDK sends an empty key with every publish."""
 
 
-class BatchPublishMessage(ActionRequest, frozen=True):
+class BatchPublishMessage(OperationRequest, frozen=True):
     """Parameters of BatchPublishMessage."""
 
     topic_name: str
@@ -81,7 +81,7 @@ async def _publish(
         published = await publish(None)
         is_ignored = True
     if is_ignored:
-        call.ignored_key(topic_name, "routingKey")
+        call.ignored_key(topic_name, "routing_key")
     # All messages of the request have the same tags or key. ``matched`` of a repeated request is None.
     if any(message.matched == 0 for message in published):
         raise await _nothing_matched(call, topic_name)
@@ -98,7 +98,7 @@ async def _nothing_matched(call: Call, topic_name: str) -> Refusal:
     return Refusal(Reason.NOTHING_MATCHES if has_subscriptions else Reason.NO_SUBSCRIPTION)
 
 
-ACTIONS: Final = [
-    action("PublishMessage", PublishMessage, publish_message),
-    action("BatchPublishMessage", BatchPublishMessage, batch_publish_message),
+OPERATIONS: Final = [
+    operation("PublishMessage", PublishMessage, publish_message, is_data=True),
+    operation("BatchPublishMessage", BatchPublishMessage, batch_publish_message, is_data=True),
 ]

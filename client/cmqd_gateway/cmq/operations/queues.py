@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 
 from cmqd_client import QueueAttributes, QueueInfo
-from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.identifiers import queue_id
 from cmqd_gateway.cmq.numbers import bounded, seconds, whole_seconds
+from cmqd_gateway.cmq.operation import Call, Fields, operation
 from cmqd_gateway.cmq.operations.dead_letters import ShownPolicy, parse_policy, policy_attributes, shown_policy
-from cmqd_gateway.cmq.parameters import ActionRequest, QueueName, Whole, parameter_field, with_parameters
+from cmqd_gateway.cmq.parameters import OperationRequest, QueueName, Whole, parameter_field, with_parameters
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
@@ -22,7 +22,7 @@ LAST_SECOND: Final = 99_999_999_999
 """A greater number is a time in milliseconds, as in the newest documents of CMQ."""
 
 
-class QueueRequest(ActionRequest, frozen=True):
+class QueueRequest(OperationRequest, frozen=True):
     """A request about a queue without further parameters."""
 
     queue_name: QueueName
@@ -95,7 +95,7 @@ async def create_queue(call: Call, request: CreateQueue) -> Fields:
     return {"queueId": queue_id(info.id)}
 
 
-class ListQueue(ActionRequest, frozen=True):
+class ListQueue(OperationRequest, frozen=True):
     """Parameters of ListQueue."""
 
     search_word: str = ""
@@ -134,7 +134,7 @@ async def delete_queue(call: Call, request: QueueRequest) -> Fields:
     return {}
 
 
-class RewindQueue(ActionRequest, frozen=True):
+class RewindQueue(OperationRequest, frozen=True):
     """Parameters of RewindQueue."""
 
     queue_name: QueueName
@@ -172,12 +172,12 @@ async def clear_queue(call: Call, request: QueueRequest) -> Fields:
     return {}
 
 
-ACTIONS: Final = [
-    action("CreateQueue", CreateQueue, create_queue),
-    action("ListQueue", ListQueue, list_queue),
-    action("GetQueueAttributes", QueueRequest, get_queue_attributes),
-    action("SetQueueAttributes", CreateQueue, set_queue_attributes),
-    action("DeleteQueue", QueueRequest, delete_queue),
-    action("RewindQueue", RewindQueue, rewind_queue),
-    action("ClearQueue", QueueRequest, clear_queue),
+OPERATIONS: Final = [
+    operation("CreateQueue", CreateQueue, create_queue),
+    operation("ListQueue", ListQueue, list_queue, failure=Reason.LIST_QUEUE_FAILED),
+    operation("GetQueueAttributes", QueueRequest, get_queue_attributes, failure=Reason.GET_ATTRIBUTES_FAILED),
+    operation("SetQueueAttributes", CreateQueue, set_queue_attributes, failure=Reason.SET_ATTRIBUTES_FAILED),
+    operation("DeleteQueue", QueueRequest, delete_queue, failure=Reason.DELETE_QUEUE_FAILED),
+    operation("RewindQueue", RewindQueue, rewind_queue),
+    operation("ClearQueue", QueueRequest, clear_queue),
 ]

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from cmqd_gateway.cmq.call import Call, Fields, action
-from cmqd_gateway.cmq.parameters import ActionRequest
+from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.parameters import OperationRequest
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 
 
-class RouteRequest(ActionRequest, frozen=True):
+class RouteRequest(OperationRequest, frozen=True):
     """A request of a route; the name of its queue or topic is ignored."""
 
 
@@ -19,7 +19,7 @@ async def query_route(call: Call, request: RouteRequest) -> Fields:
     )
 
 
-ACTIONS: Final = [
-    action("QueryQueueRoute", RouteRequest, query_route),
-    action("QueryTopicRoute", RouteRequest, query_route),
+OPERATIONS: Final = [
+    operation("QueryQueueRoute", RouteRequest, query_route),
+    operation("QueryTopicRoute", RouteRequest, query_route),
 ]

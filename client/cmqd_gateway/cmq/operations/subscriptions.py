@@ -12,12 +12,12 @@ from typing import Annotated, Any, Final
 from cmqd_client import SubscriptionInfo
 from cmqd_client.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound
 from cmqd_client.subscription import ContentFormat, RetryStrategy, SubscriptionAttributes
-from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.identifiers import subscription_id
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
 from cmqd_gateway.cmq.numbers import bounded, seconds
+from cmqd_gateway.cmq.operation import Call, Fields, operation
 from cmqd_gateway.cmq.operations.filters import check_key, check_tags
-from cmqd_gateway.cmq.parameters import ActionRequest, Items, Whole
+from cmqd_gateway.cmq.parameters import Items, OperationRequest, Whole
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import SUBSCRIPTION
 
@@ -32,14 +32,14 @@ Tags = Annotated[list[str], Items(1, SUBSCRIPTION["filter_tags"].high, Reason.TO
 Keys = Annotated[list[str], Items(1, SUBSCRIPTION["binding_keys"].high, Reason.TOO_MANY_BINDING_KEYS)]
 
 
-class SubscriptionRequest(ActionRequest, frozen=True):
+class SubscriptionRequest(OperationRequest, frozen=True):
     """A request about a subscription without further parameters."""
 
     topic_name: str
     subscription_name: str
 
 
-class SetSubscriptionAttributes(ActionRequest, frozen=True):
+class SetSubscriptionAttributes(OperationRequest, frozen=True):
     """Parameters of SetSubscriptionAttributes."""
 
     topic_name: str
@@ -104,7 +104,7 @@ async def without_ignored_keys(
         info = await ask(attributes)
         is_ignored = True
     if is_ignored:
-        call.ignored_key(request.topic_name, "bindingKey")
+        call.ignored_key(request.topic_name, "binding_key")
     return info
 
 
@@ -204,7 +204,7 @@ async def clear_subscription_filter_tags(call: Call, request: SubscriptionReques
     return {}
 
 
-class ListSubscriptionByTopic(ActionRequest, frozen=True):
+class ListSubscriptionByTopic(OperationRequest, frozen=True):
     """Parameters of ListSubscriptionByTopic."""
 
     topic_name: str
@@ -242,11 +242,11 @@ async def list_subscription_by_topic(call: Call, request: ListSubscriptionByTopi
     return {"totalCount": page.total, "subscriptionList": [entry for entry in entries if entry is not None]}
 
 
-ACTIONS: Final = [
-    action("Subscribe", Subscribe, subscribe),
-    action("Unsubscribe", SubscriptionRequest, unsubscribe),
-    action("SetSubscriptionAttributes", SetSubscriptionAttributes, set_subscription_attributes),
-    action("GetSubscriptionAttributes", SubscriptionRequest, get_subscription_attributes),
-    action("ListSubscriptionByTopic", ListSubscriptionByTopic, list_subscription_by_topic),
-    action("ClearSubscriptionFilterTags", SubscriptionRequest, clear_subscription_filter_tags),
+OPERATIONS: Final = [
+    operation("Subscribe", Subscribe, subscribe),
+    operation("Unsubscribe", SubscriptionRequest, unsubscribe),
+    operation("SetSubscriptionAttributes", SetSubscriptionAttributes, set_subscription_attributes),
+    operation("GetSubscriptionAttributes", SubscriptionRequest, get_subscription_attributes),
+    operation("ListSubscriptionByTopic", ListSubscriptionByTopic, list_subscription_by_topic),
+    operation("ClearSubscriptionFilterTags", SubscriptionRequest, clear_subscription_filter_tags),
 ]

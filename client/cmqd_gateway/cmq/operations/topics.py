@@ -4,10 +4,10 @@ from typing import Annotated, Final
 
 from cmqd_client import TopicInfo
 from cmqd_client.topic import FilterType, TopicAttributes
-from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.identifiers import topic_id
 from cmqd_gateway.cmq.numbers import bounded, seconds, whole_seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, Whole, range_of
+from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.parameters import OperationRequest, Whole, range_of
 from cmqd_types.attributes import TOPIC
 
 BY_TAGS: Final = 1
@@ -17,13 +17,13 @@ BY_ROUTING_KEYS: Final = 2
 MessageSize = Annotated[int, range_of(TOPIC["max_message_bytes"])]
 
 
-class TopicRequest(ActionRequest, frozen=True):
+class TopicRequest(OperationRequest, frozen=True):
     """A request about a topic without further parameters."""
 
     topic_name: str
 
 
-class CreateTopic(ActionRequest, frozen=True):
+class CreateTopic(OperationRequest, frozen=True):
     """Parameters of CreateTopic."""
 
     topic_name: str
@@ -60,7 +60,7 @@ async def create_topic(call: Call, request: CreateTopic) -> Fields:
     return {"topicId": topic_id(info.id), "topicName": info.name}
 
 
-class SetTopicAttributes(ActionRequest, frozen=True):
+class SetTopicAttributes(OperationRequest, frozen=True):
     """Parameters of SetTopicAttributes."""
 
     topic_name: str
@@ -82,7 +82,7 @@ async def get_topic_attributes(call: Call, request: TopicRequest) -> Fields:
     return topic_fields(await call.client.topic(request.topic_name).attributes())
 
 
-class ListTopic(ActionRequest, frozen=True):
+class ListTopic(OperationRequest, frozen=True):
     """Parameters of ListTopic."""
 
     search_word: str = ""
@@ -106,10 +106,10 @@ async def delete_topic(call: Call, request: TopicRequest) -> Fields:
     return {}
 
 
-ACTIONS: Final = [
-    action("CreateTopic", CreateTopic, create_topic),
-    action("SetTopicAttributes", SetTopicAttributes, set_topic_attributes),
-    action("GetTopicAttributes", TopicRequest, get_topic_attributes),
-    action("ListTopic", ListTopic, list_topic),
-    action("DeleteTopic", TopicRequest, delete_topic),
+OPERATIONS: Final = [
+    operation("CreateTopic", CreateTopic, create_topic),
+    operation("SetTopicAttributes", SetTopicAttributes, set_topic_attributes),
+    operation("GetTopicAttributes", TopicRequest, get_topic_attributes),
+    operation("ListTopic", ListTopic, list_topic),
+    operation("DeleteTopic", TopicRequest, delete_topic),
 ]

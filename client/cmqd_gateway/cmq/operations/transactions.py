@@ -9,16 +9,16 @@ from typing import Annotated, Any, Final
 
 from cmqd_client import TransactionStatus
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
-from cmqd_gateway.cmq.call import Call, Fields, action
 from cmqd_gateway.cmq.numbers import seconds
-from cmqd_gateway.cmq.parameters import ActionRequest, Items, QueueName, Whole, range_of
-from cmqd_gateway.cmq.reasons import Reason, Refusal, translate
+from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.parameters import Items, OperationRequest, QueueName, Whole, range_of
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
 Interval = Annotated[int, range_of(QUEUE["first_check_ms"])]
 
 
-class SendHalfMessage(ActionRequest, frozen=True):
+class SendHalfMessage(OperationRequest, frozen=True):
     """Parameters of SendHalfMessage."""
 
     queue_name: QueueName
@@ -27,7 +27,7 @@ class SendHalfMessage(ActionRequest, frozen=True):
     """Seconds until the first check; absent = the queue's own."""
 
 
-class BatchSendHalfMessage(ActionRequest, frozen=True):
+class BatchSendHalfMessage(OperationRequest, frozen=True):
     """Parameters of BatchSendHalfMessage."""
 
     queue_name: QueueName
@@ -35,14 +35,14 @@ class BatchSendHalfMessage(ActionRequest, frozen=True):
     first_query_interval: Interval | None = None
 
 
-class DecideHalfMessages(ActionRequest, frozen=True):
+class DecideHalfMessages(OperationRequest, frozen=True):
     """Parameters of CommitHalfMessage and RollbackHalfMessage: ``msgId``, or ``msgId.1``, ``msgId.2`` ..."""
 
     queue_name: QueueName
     msg_id: Annotated[list[str], Items()]
 
 
-class ListHalfMessage(ActionRequest, frozen=True):
+class ListHalfMessage(OperationRequest, frozen=True):
     """Parameters of ListHalfMessage."""
 
     queue_name: QueueName
@@ -78,15 +78,15 @@ async def _send(call: Call, queue_name: str, bodies: Sequence[bytes], first_chec
 
 async def commit_half_message(call: Call, request: DecideHalfMessages) -> Fields:
     """Commit half messages, which are delivered from now on; the same decision again succeeds."""
-    return await _decide(call, request, TransactionStatus.COMMIT, "CommitHalfMessage")
+    return await _decide(call, request, TransactionStatus.COMMIT)
 
 
 async def rollback_half_message(call: Call, request: DecideHalfMessages) -> Fields:
     """Roll half messages back, which drops them; the same decision again succeeds."""
-    return await _decide(call, request, TransactionStatus.ROLLBACK, "RollbackHalfMessage")
+    return await _decide(call, request, TransactionStatus.ROLLBACK)
 
 
-async def _decide(call: Call, request: DecideHalfMessages, status: TransactionStatus, name: str) -> Fields:
+async def _decide(call: Call, request: DecideHalfMessages, status: TransactionStatus) -> Fields:
     """Decide half messages independently.
 
     Raises:
@@ -100,7 +100,7 @@ async def _decide(call: Call, request: DecideHalfMessages, status: TransactionSt
         raise Refusal(Reason.MESSAGE_ID_INVALID, str(error)) from None
     if not result.failures:
         return {}
-    refusals = [(failed.id, translate(failed.error, name)) for failed in result.failures]
+    refusals = [(failed.id, call.refusal(failed.error)) for failed in result.failures]
     if len(message_ids) == 1:
         raise refusals[0][1]
     reason = Reason.DECISIONS_PARTLY_FAILED if result.done else Reason.DECISIONS_FAILED
@@ -127,10 +127,10 @@ async def list_half_message(call: Call, request: ListHalfMessage) -> Fields:
     return fields if page.next_start is None else fields | {"nextStart": page.next_start}
 
 
-ACTIONS: Final = [
-    action("SendHalfMessage", SendHalfMessage, send_half_message),
-    action("BatchSendHalfMessage", BatchSendHalfMessage, batch_send_half_message),
-    action("CommitHalfMessage", DecideHalfMessages, commit_half_message),
-    action("RollbackHalfMessage", DecideHalfMessages, rollback_half_message),
-    action("ListHalfMessage", ListHalfMessage, list_half_message),
+OPERATIONS: Final = [
+    operation("SendHalfMessage", SendHalfMessage, send_half_message, is_data=True),
+    operation("BatchSendHalfMessage", BatchSendHalfMessage, batch_send_half_message, is_data=True),
+    operation("CommitHalfMessage", DecideHalfMessages, commit_half_message, is_data=True),
+    operation("RollbackHalfMessage", DecideHalfMessages, rollback_half_message, is_data=True),
+    operation("ListHalfMessage", ListHalfMessage, list_half_message),
 ]
