@@ -566,6 +566,17 @@ def run_redundancy() -> None:
     )
 
 
+# ---------------------------------------------------------------- SDKs of CMQ in compiled languages
+
+
+def run_sdk_programs() -> None:
+    """Run the programs that a developer has built with SDKs of CMQ; this project neither contains nor builds an SDK."""
+    if not os.environ.get("CMQ_SDK_PROGRAMS"):
+        print("--- sdk-programs: skipped, CMQ_SDK_PROGRAMS does not name a folder with built programs", flush=True)
+        return
+    run_pytest(sys.executable, "tests/gateway/cmq/test_other_sdks.py", "-k", "built_program")
+
+
 PARTS = (
     Part("kill-rounds", lacks_nothing, install_nothing, run_kill_rounds),
     Part("failing-calls", lacks_failing_calls, install_nothing, run_failing_calls),
@@ -579,6 +590,7 @@ PARTS = (
     Part("mounts", lacks_mounts, install_nothing, run_mounts),
     Part("redundancy", lacks_postgresql, install_postgresql, run_redundancy),
     Part("console", lacks_browser, install_browser, run_browser),
+    Part("sdk-programs", lacks_nothing, install_nothing, run_sdk_programs),
 )
 
 

@@ -3,7 +3,11 @@
 The tests need the SDKs, which this project does not contain, and are skipped without them:
 
 - PHP: ``php`` with curl (or CMQ_PHP, the command), and CMQ_PHP_SDK, a checkout of ``tencentyun/cmq-php-sdk``;
-- Node: ``node``, and CMQ_NODE_SDK, the folder ``node_modules/cmq-sdk`` of ``npm install cmq-sdk@2.1.0``.
+- Node: ``node``, and CMQ_NODE_SDK, the folder ``node_modules/cmq-sdk`` of ``npm install cmq-sdk@2.1.0``;
+- compiled languages (Java, Go, C++): CMQ_SDK_PROGRAMS, a folder with programs of these SDKs, built elsewhere, such as
+  the tests of an SDK. Each executable file is a test: the program finds endpoint and key in CMQ_ENDPOINT, CMQ_ID and
+  CMQ_KEY, and ends with code 0 if its SDK works. It finds the queues and topics of ``staged`` too, whose names stand in
+  programs of the SDKs. ``make test-all PARTS=sdk-programs`` runs these tests alone.
 """
 
 import json
@@ -16,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from cmqd_client import sync
 from support.processes.running_gateway import RunningGateway
 from support.processes.running_server import RunningServer
 
@@ -33,26 +38,42 @@ def needs(command: str, sdk: str) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
-    folder = tmp_path_factory.mktemp("sdks")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     # The gateway listens before the broker has answered; the first request waits for that, on a slow machine too.
     patience = ("--broker-patience-seconds", "60")
-    with RunningServer(folder) as server, RunningGateway(folder, server, *patience) as gateway:
+    with RunningGateway(tmp_path_factory.mktemp("gateway"), server, *patience) as gateway:
         yield gateway
 
 
+@pytest.fixture(scope="module")
+def staged(server: RunningServer, gateway: RunningGateway) -> RunningGateway:
+    """A gateway with the queues and topics that programs of the SDKs expect: CMQ has a console to create them."""
+    with sync.connect(server.url) as client:
+        for queue in ("queue0", "queue1"):
+            client.create_queue(queue)
+        client.create_queue("test_transaction", transactional=True)
+        client.create_topic("addddd")
+        client.create_topic("topic0").subscribe("s", queue="queue1")
+    return gateway
+
+
 def results_of(gateway: RunningGateway, command: str, program: str, **more: str) -> dict[str, Any]:
-    """Run a program with an SDK, and return its results."""
+    """Run a program of this room with an SDK, and return its results."""
+    return json.loads(output_of(gateway, command, str(PROGRAMS / program), **more))
+
+
+def output_of(gateway: RunningGateway, *command: str, **more: str) -> str:
+    """Run a program with an SDK, and return its output."""
     key = {"CMQ_ENDPOINT": gateway.url, "CMQ_ID": gateway.secret_id, "CMQ_KEY": gateway.secret_key}
-    ran = subprocess.run(
-        [command, str(PROGRAMS / program)],
-        env={**os.environ, **key, **more},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = subprocess.run(command, env={**os.environ, **key, **more}, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}\n{gateway.log}"
-    return json.loads(ran.stdout)
+    return ran.stdout
 
 
 @needs(PHP, "CMQ_PHP_SDK")
@@ -112,3 +133,16 @@ def test_every_call_of_the_node_sdk(algorithm: str, gateway: RunningGateway) -> 
         "inUse": 4000,
         "deleted": 4440,
     }
+
+
+def built_programs() -> list[str]:
+    """Return the executable files of the folder CMQ_SDK_PROGRAMS."""
+    folder = os.environ.get("CMQ_SDK_PROGRAMS")
+    files = sorted(Path(folder).resolve().iterdir()) if folder else []
+    return [str(file) for file in files if file.is_file() and os.access(file, os.X_OK)]
+
+
+@pytest.mark.timeout(3600)  # the tests of an SDK take minutes
+@pytest.mark.parametrize("program", built_programs(), ids=lambda program: Path(program).name)
+def test_a_built_program_of_an_sdk_succeeds(program: str, staged: RunningGateway) -> None:
+    output_of(staged, program)
