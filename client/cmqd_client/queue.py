@@ -65,6 +65,7 @@ from cmqd_client.results import (
     UndecidedPage,
     redrive,
 )
+from cmqd_client.subscription import QueueSubscriptionPage
 from cmqd_client.transactions.half_requests import decide, send_half
 from cmqd_protocol import messages as wire
 from cmqd_protocol import operations
@@ -1053,6 +1054,22 @@ class Queue(Generic[BodyT]):
         return queue_info(
             await self._channel.ask(operations.SET_QUEUE_ATTRIBUTES, self.name, queue_attributes(attributes))
         )
+
+    async def subscriptions(self, *, offset: int = 0, limit: int = 100) -> QueueSubscriptionPage:
+        """List the subscriptions of all topics that deliver to this queue, by topic and name.
+
+        A deleted queue has the subscriptions that outlived it.
+
+        Args:
+            offset: number of subscriptions to skip.
+            limit: maximum number of subscriptions, 1 to 1000.
+
+        Raises:
+            QueueNotFound: neither the queue nor a subscription to it exists.
+            UnknownOperation: the server is older than this operation.
+        """
+        reply = await self._channel.ask(operations.LIST_QUEUE_SUBSCRIPTIONS, self.name, offset, limit)
+        return QueueSubscriptionPage(reply.subscriptions, reply.total, reply.request_id)
 
     async def clear(self) -> Done:
         """Drop every message sent before this call, in every state, in one step; receipt handles become invalid.

@@ -23,7 +23,7 @@ from cmqd_protocol import operations
 from cmqd_types.attributes import SUBSCRIPTION, SUBSCRIPTION_OPTIONS
 from cmqd_types.choices import ContentFormat as ContentFormat
 from cmqd_types.choices import RetryStrategy as RetryStrategy
-from cmqd_types.topics import SubscriptionSummary
+from cmqd_types.topics import QueueSubscription, SubscriptionSummary
 
 
 class SubscriptionInfo(SubscriptionValues, frozen=True, kw_only=True):
@@ -69,6 +69,21 @@ class SubscriptionPage(msgspec.Struct, frozen=True):
     request_id: int
 
     def __iter__(self) -> Iterator[SubscriptionSummary]:
+        return iter(self.subscriptions)
+
+    def __len__(self) -> int:
+        return len(self.subscriptions)
+
+
+class QueueSubscriptionPage(msgspec.Struct, frozen=True):
+    """A page of the subscriptions that deliver to a queue, by topic and name."""
+
+    subscriptions: list[QueueSubscription]
+    total: int
+    """Subscriptions that deliver to the queue, listed here or not."""
+    request_id: int
+
+    def __iter__(self) -> Iterator[QueueSubscription]:
         return iter(self.subscriptions)
 
     def __len__(self) -> int:

@@ -84,7 +84,13 @@ from cmqd_client.results import (
 )
 from cmqd_client.schedules import ScheduleInfo, SchedulePage
 from cmqd_client.schedules import Schedules as AsyncSchedules
-from cmqd_client.subscription import DeliveriesDone, RotatedSecret, SubscriptionInfo, SubscriptionPage
+from cmqd_client.subscription import (
+    DeliveriesDone,
+    QueueSubscriptionPage,
+    RotatedSecret,
+    SubscriptionInfo,
+    SubscriptionPage,
+)
 from cmqd_client.subscription import Subscription as AsyncSubscription
 from cmqd_client.synchronous.portal import (
     NOTHING,
@@ -1187,6 +1193,12 @@ class Queue(Synchronous[AsyncQueue[BodyT]]):
         See :meth:`AsyncQueue.set_attributes`.
         """
         return self.portal.call(lambda: self.asynchronous.set_attributes(**attributes))
+
+    def subscriptions(self, *, offset: int = 0, limit: int = 100) -> QueueSubscriptionPage:
+        """List the subscriptions of all topics that deliver to this queue, by topic and name. See
+        :meth:`AsyncQueue.subscriptions`.
+        """
+        return self.portal.call(lambda: self.asynchronous.subscriptions(offset=offset, limit=limit))
 
     def clear(self) -> Done:
         """Drop every message sent before this call, in every state, in one step; receipt handles become invalid. See

@@ -116,6 +116,7 @@ class Broker:
         self.subscribe = parts.topics.subscribe
         self.ensure_subscription = parts.topics.ensure_subscription
         self.list_subscriptions = parts.topics.list_subscriptions
+        self.list_queue_subscriptions = parts.topics.list_queue_subscriptions
         self.subscription_info = parts.topics.subscription_info
         self.set_subscription_attributes = parts.topics.set_subscription_attributes
         self.unsubscribe = parts.topics.unsubscribe

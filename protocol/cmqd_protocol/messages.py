@@ -51,7 +51,7 @@ from cmqd_types.metrics import MetricSums, QueueMetrics, ServerMetrics, TopicMet
 from cmqd_types.queues import QueueSummary
 from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.segments import SegmentInfo
-from cmqd_types.topics import SubscriptionMatch, SubscriptionSummary
+from cmqd_types.topics import QueueSubscription, SubscriptionMatch, SubscriptionSummary
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
 
@@ -619,6 +619,15 @@ class MatchSubscriptions(Request, frozen=True, tag=101):
     """On a routing topic."""
 
 
+class ListQueueSubscriptions(Request, frozen=True, tag=102):
+    """List a page of the subscriptions of all topics that deliver to a queue, by topic and name. Answered
+    ``QueueSubscriptions``."""
+
+    queue: str
+    offset: Unsigned = 0
+    limit: Unsigned = 100
+
+
 class RotateSecret(Request, frozen=True, tag=96):
     """Give a subscription to a URL a new secret for signatures. Answered ``SubscriptionSecret``."""
 
@@ -639,6 +648,13 @@ class SubscriptionList(Reply, frozen=True, tag=210):
 
     total: int
     subscriptions: list[SubscriptionSummary]
+
+
+class QueueSubscriptions(Reply, frozen=True, tag=240):
+    """A page of the subscriptions that deliver to a queue, and their ``total`` number."""
+
+    total: int
+    subscriptions: list[QueueSubscription]
 
 
 class DeliveriesDone(Reply, frozen=True, tag=211):

@@ -95,3 +95,9 @@ class SubscriptionSummary(msgspec.Struct, frozen=True, array_like=True, gc=False
     in_retry: int
     """Messages with a failed attempt: another attempt follows, or the retries are used up."""
     last_error: str | None
+
+
+class QueueSubscription(SubscriptionSummary, frozen=True, array_like=True, gc=False):
+    """A subscription in a list of the subscriptions that deliver to a queue."""
+
+    topic: str

@@ -170,6 +170,28 @@ def test_subscriptions_are_listed_with_their_waiting_messages(
     assert cmq_at("sub", "list", "nowhere").code == ExitCode.NOT_FOUND
 
 
+def test_the_subscriptions_to_a_queue_are_listed_by_topic(cmq_at: Cmq, shop: ThreadedServer) -> None:
+    assert cmq_at("topic", "create", "art").code == ExitCode.OK
+    assert cmq_at("sub", "create", "art", "more", "--queue", "orders").code == ExitCode.OK
+
+    table = cmq_at("sub", "list", "--queue", "orders").out.splitlines()
+    assert [line.split() for line in table] == [
+        ["topic", "name", "waiting", "in", "retry", "paused", "last", "error"],
+        ["art", "more", "0", "0", "no", "-"],
+        ["shop", "all", "0", "0", "no", "-"],
+    ]
+    shown = cmq_at("sub", "list", "--queue", "orders", "--limit", "1", "--output", "json").json
+    assert (shown["queue"], shown["total"], len(shown["subscriptions"])) == ("orders", 2, 1)
+    assert shown["subscriptions"][0]["topic"] == "art"
+    assert "continue with --offset 1" in cmq_at("sub", "list", "--queue", "orders", "--limit", "1").err
+    assert cmq_at("sub", "list", "--queue", "nowhere").code == ExitCode.NOT_FOUND
+    for wrong in ([], ["shop", "--queue", "orders"], ["--queue", "orders", "--search", "a"]):
+        assert cmq_at("sub", "list", *wrong).code == ExitCode.USAGE
+    shop.local.link.refuse(wire.ListQueueSubscriptions, ErrorCode.UNKNOWN_OPERATION, "operation 102 is not known")
+    refused = cmq_at("sub", "list", "--queue", "orders")
+    assert (refused.code, "operation 102 is not known" in refused.err) == (ExitCode.FAILED, True)
+
+
 def test_a_subscription_is_shown(cmq_at: Cmq, hook: ThreadedServer) -> None:
     shown = cmq_at("sub", "info", "shop", "hook").out
     assert "filter tags     a\n" in shown

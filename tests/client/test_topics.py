@@ -23,12 +23,13 @@ from cmqd_client.errors import (
     TopicExists,
     TopicInUse,
     TopicNotFound,
+    UnknownOperation,
 )
 from cmqd_client.topics.delivery_reports import DeliveryState
 from cmqd_client.topics.filter_tests import Fate, FilterMatch
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
-from cmqd_types.topics import SubscriptionMatch
+from cmqd_types.topics import QueueSubscription, SubscriptionMatch
 from support.client.faulty_link import LinkConnection
 from support.client.local_server import LocalServer
 from support.eventually import eventually
@@ -560,6 +561,26 @@ async def test_a_subscription_that_cannot_be_right_is_refused_without_being_sent
         await client.topic("shop").subscribe("a", **options)
     assert "password" not in str(refused.value)
     assert not server.link.handled
+
+
+async def test_the_subscriptions_to_a_queue_name_their_topics(client: Client, server: LocalServer) -> None:
+    for name in ("shop", "art"):
+        topic = await server.admin.ensure_topic(name)
+        await topic.subscribe("all", queue="orders")
+    orders = client.queue("orders")
+
+    page = await orders.subscriptions(offset=1)
+
+    assert (len(page), page.total) == (1, 2)
+    (listed,) = page
+    assert listed == QueueSubscription("all", "queue", "orders", False, 0, 0, None, "shop")
+    server.link.lose_answer(wire.ListQueueSubscriptions)
+    assert [each.topic for each in await orders.subscriptions()] == ["art", "shop"]
+    with pytest.raises(QueueNotFound):
+        await client.queue("nowhere").subscriptions()
+    server.link.refuse(wire.ListQueueSubscriptions, ErrorCode.UNKNOWN_OPERATION, "operation 102 is not known")
+    with pytest.raises(UnknownOperation, match="operation 102 is not known"):
+        await orders.subscriptions()
 
 
 # ---------------------------------------------------------------------- repeats

@@ -34,7 +34,7 @@ from cmqd_types.messages import CopyOf, HalfMessage, Origin, PeekedMessage, Rece
 from cmqd_types.metrics import Histogram, QueueMetrics, ServerMetrics, SubscriptionMetrics, TopicMetrics
 from cmqd_types.queues import QueueSummary
 from cmqd_types.schedules import ScheduleSummary
-from cmqd_types.topics import SubscriptionSummary
+from cmqd_types.topics import QueueSubscription
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 from support.cases import each_case
 from support.protocol.vectors import load
@@ -82,7 +82,7 @@ def test_every_request_names_its_reply(opcode: int) -> None:
         CopyOf,
         messages.TransactionFailure,
         HalfMessage,
-        SubscriptionSummary,
+        QueueSubscription,
         PendingMessage,
         DeliveryReport,
         ScheduleSummary,

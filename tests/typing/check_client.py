@@ -47,7 +47,7 @@ from cmqd_client import (
 from cmqd_client.results import DecisionResult, Done, Listing, UndecidedPage
 from cmqd_client.subscription import DeliveriesDone, RotatedSecret, SubscriptionPage
 from cmqd_client.topic import TopicPage
-from cmqd_types.topics import SubscriptionSummary
+from cmqd_types.topics import QueueSubscription, SubscriptionSummary
 
 
 class Order(msgspec.Struct):
@@ -195,6 +195,8 @@ async def check() -> None:
         assert_type(subscriptions, SubscriptionPage)
         for summary in subscriptions:
             assert_type(summary, SubscriptionSummary)
+        for to_queue in await queue.subscriptions(limit=10):
+            assert_type(to_queue, QueueSubscription)
         assert_type(await subscription.info(), SubscriptionInfo)
         assert_type(await subscription.set(paused=True, filter_tags=()), SubscriptionInfo)
         assert_type(await subscription.retry_now(), DeliveriesDone)

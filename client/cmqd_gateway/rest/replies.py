@@ -15,7 +15,7 @@ from cmqd_client import TopicInfo as ClientTopicInfo
 from cmqd_client import accounts, results, schedules, topic
 from cmqd_client.administration import audit, inspection, segments
 from cmqd_client.administration.queue_summaries import QueueSummaryPage
-from cmqd_client.subscription import DeliveriesDone, SubscriptionPage
+from cmqd_client.subscription import DeliveriesDone, QueueSubscriptionPage, SubscriptionPage
 from cmqd_client.subscription import RotatedSecret as ClientRotatedSecret
 from cmqd_client.topics import delivery_reports, filter_tests
 from cmqd_gateway.rest.problems import Problem
@@ -24,6 +24,7 @@ from cmqd_gateway.rest.values import Body, Encoding, MessageIdText, PageStart, R
 from cmqd_gateway.rest.views import Reply, view
 from cmqd_types.attributes import SUBSCRIPTION
 from cmqd_types.queues import QueueSummary as ClientQueueSummary
+from cmqd_types.topics import QueueSubscription as ClientQueueSubscription
 from cmqd_types.topics import SubscriptionSummary as ClientSubscriptionSummary
 
 NextOffset = Annotated[int | None, Meta(description="`offset` of the next page; null = this is the last page.")]
@@ -251,6 +252,18 @@ class SubscriptionInfo(Reply, frozen=True, kw_only=True):
 @view(ClientSubscriptionSummary)
 class SubscriptionSummary(Reply, frozen=True, kw_only=True):
     """A subscription in a list."""
+
+
+@view(ClientQueueSubscription)
+class QueueSubscription(Reply, frozen=True, kw_only=True):
+    """A subscription in a list of the subscriptions that deliver to a queue."""
+
+
+@view(QueueSubscriptionPage)
+class QueueSubscriptionList(Reply, frozen=True, kw_only=True):
+    """A page of the subscriptions that deliver to a queue, by topic and name."""
+
+    next_offset: NextOffset
 
 
 @view(SubscriptionPage)

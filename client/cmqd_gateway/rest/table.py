@@ -254,6 +254,12 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
     ),
     Operation(f"GET {_TOPIC}/subscriptions", "subscriptions", "List subscriptions", topics.list_subscriptions),
     Operation(
+        f"GET {_QUEUE}/subscriptions",
+        "subscriptions",
+        "List the subscriptions that deliver to a queue",
+        topics.list_queue_subscriptions,
+    ),
+    Operation(
         f"POST {_SUBSCRIPTION}",
         "subscriptions",
         "Subscribe a queue or a URL",

@@ -70,6 +70,13 @@ class QueueAttributes(with_attributes(Request, QUEUE), frozen=True, kw_only=True
     """Attributes of a queue. An omitted attribute keeps its value, or has its default in a new queue."""
 
 
+class QueueSubscriptionQuery(Request, frozen=True, kw_only=True):
+    """The page of a list of the subscriptions that deliver to a queue."""
+
+    offset: Annotated[Count, Meta(description="Number of subscriptions to skip.")] = 0
+    limit: Annotated[Count, Meta(description="Most subscriptions of the page, 1-1,000.")] = 100
+
+
 class QueueSummaryQuery(ListQuery, frozen=True, kw_only=True):
     """The page of a list of queues in any order."""
 

@@ -90,7 +90,7 @@ class TopicTable:
             self.push_count += 1
         else:
             endpoint = (topic.account, subscription.attributes.endpoint)
-            self._queues.subscribers.setdefault(endpoint, {})[subscription.subscription_id] = subscription
+            self._queues.subscribers.setdefault(endpoint, {}).setdefault(topic, []).append(subscription)
             subscription.target = self._queues.names.get(topic.account, {}).get(endpoint[1])
         subscription.flows = subscription.may_flow()
         topic.filters_changed()
@@ -107,8 +107,11 @@ class TopicTable:
         else:
             endpoint = (topic.account, subscription.attributes.endpoint)
             subscribers = self._queues.subscribers
-            del subscribers[endpoint][subscription_id]
-            if not subscribers[endpoint]:
+            by_topic = subscribers[endpoint]
+            by_topic[topic].remove(subscription)
+            if not by_topic[topic]:
+                del by_topic[topic]
+            if not by_topic:
                 del subscribers[endpoint]
         topic.filters_changed()
 

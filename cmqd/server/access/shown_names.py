@@ -240,3 +240,5 @@ _CHANGES: Final[dict[type, Callable[[Names, Any], Any]]] = {
     wire.DeliveriesPeeked: _deliveries_peeked,
     wire.MessageDeliveries: _message_deliveries,
 }
+"""Replies that may name other objects. A reply of ``list_queue_subscriptions`` names none: the errors in it name the
+queue of the request, and its topics are those that the key sees."""

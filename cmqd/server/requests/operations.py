@@ -160,6 +160,7 @@ _MAKERS: Final[Mapping[type[wire.AnyReply], MakeReply]] = {
     wire.QueueList: _values(wire.QueueList),
     wire.TopicList: _values(wire.TopicList),
     wire.SubscriptionList: _values(wire.SubscriptionList),
+    wire.QueueSubscriptions: _values(wire.QueueSubscriptions),
     wire.ScheduleList: _values(wire.ScheduleList),
     wire.DeliveriesDone: _value(wire.DeliveriesDone),
     wire.AccountList: _value(wire.AccountList),

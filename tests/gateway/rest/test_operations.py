@@ -635,6 +635,22 @@ async def check_list_subscriptions(rest: RestCalls) -> None:
     assert (page.subscriptions[0].protocol, page.subscriptions[0].endpoint) == ("queue", "orders")
 
 
+@checks("list_queue_subscriptions")
+async def check_list_queue_subscriptions(rest: RestCalls) -> None:
+    await topic(rest)
+    await rest.ok("create_topic", topic="art", body={})
+    await rest.ok("create_subscription", topic="art", subscription="other", body={"queue": "orders"})
+    page = await rest.ok("list_queue_subscriptions", queue="orders", query={"limit": 1})
+    assert ([(entry.topic, entry.name) for entry in page.subscriptions], page.total) == ([("art", "other")], 2)
+    rest_of = await rest.ok("list_queue_subscriptions", queue="orders", query={"offset": page.next_offset})
+    assert ([(each.topic, each.name) for each in rest_of.subscriptions], rest_of.next_offset) == (
+        [("news", "copies")],
+        None,
+    )
+    wrong = await rest.refused("list_queue_subscriptions", queue="orders", query={"limit": 1001})
+    assert (wrong.status, wrong.field) == (400, "limit")
+
+
 @checks("create_subscription")
 async def check_create_subscription(rest: RestCalls) -> None:
     await rest.ok("ensure_topic", topic="news", body={})

@@ -23,7 +23,7 @@ ROLE_OF: dict[str, str] = {
         "read": "peek_messages list_queues list_queue_summaries preview_rewind get_queue_attributes"
         " list_dead_letter_sources get_redrive list_topics"
         " get_topic_attributes list_subscriptions get_subscription peek_deliveries get_message_deliveries"
-        " match_subscriptions"
+        " match_subscriptions list_queue_subscriptions"
         " list_half_messages list_schedules get_schedule"
         " get_metrics get_queue_metrics get_topic_metrics get_top_metrics list_segments",
         "manage": "create_queue ensure_queue set_queue_attributes delete_queue clear_queue rewind_queue start_redrive"
@@ -75,6 +75,7 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "subscribe": (("events", "copies", {"endpoint": "orders"}), ["events", "orders"]),
     "ensure_subscription": (("events", "copies", {"endpoint": "orders"}), ["events", "orders"]),
     "list_subscriptions": (("events",), ["events"]),
+    "list_queue_subscriptions": (("orders",), ["orders"]),
     "get_subscription": (("events", "copies"), ["events"]),
     "set_subscription_attributes": (("events", "copies", {"endpoint": "orders"}), ["events", "orders"]),
     "unsubscribe": (("events", "copies"), ["events"]),

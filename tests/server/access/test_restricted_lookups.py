@@ -111,6 +111,23 @@ async def test_the_other_names_of_a_page_are_compared_in_slices_too(
     assert [summary.endpoint for summary in reply.subscriptions] == ["(hidden)"] * 199 + ["q199"]
 
 
+async def test_the_topics_that_deliver_to_a_queue_are_compared_in_slices(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_objects(rig)
+    for number in range(COUNT):
+        rig.server.broker.subscribe("admin", f"q{number:03}", "all", {"endpoint": "q000"}, 1)
+    reader = await reader_of(rig, "q00*", "q399")
+    turns = Turns(monkeypatch)
+
+    reply = await reader.expect(wire.QueueSubscriptions, wire.ListQueueSubscriptions, "q000", 2, 1000)
+
+    assert max(turns.compared) <= AT_ONCE + 1  # with the name of the request
+    assert reply.total == 11
+    assert [each.topic for each in reply.subscriptions] == [*(f"q00{number}" for number in range(2, 10)), "q399"]
+    assert {each.endpoint for each in reply.subscriptions} == {"q000"}
+
+
 async def test_requests_of_the_connection_take_effect_in_their_order(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

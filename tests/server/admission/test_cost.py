@@ -75,6 +75,7 @@ def special_values(full: FullBroker) -> dict[type[wire.Request], dict[str, Any]]
         wire.DeleteQueue: {"queue": "rewound"},
         wire.RewindQueue: {"queue": "rewound"},
         wire.ListDeadLetterSources: {"queue": "dead"},
+        wire.ListQueueSubscriptions: {"queue": "wanted"},
         wire.StartRedrive: {"queue": "dead", "max_per_second": 1},
         wire.CancelRedrive: {"queue": "dead"},
         wire.GetRedrive: {"queue": "dead"},
@@ -134,10 +135,11 @@ OF_MANY_NAMES: tuple[type[wire.Request], ...] = (
     wire.ListTopics,
     wire.ListSchedules,
     wire.ListSubscriptions,
+    wire.ListQueueSubscriptions,
     wire.GetQueueMetrics,
 )
 """Operations that compare many names with the patterns of a restricted key."""
-PATTERNS = ["wide", "full", "*-0*5", "schedule-*"]
+PATTERNS = ["wide", "full", "wanted", "*-0*5", "schedule-*"]
 
 
 def largest_request(kind: type[wire.Request], request_id: int, full: FullBroker) -> wire.Request:

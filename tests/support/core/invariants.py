@@ -60,6 +60,20 @@ def _check_topics(facts: Facts, is_salvaging: bool) -> None:
             if not is_salvaging:
                 assert subscription.flows == subscription.may_flow(), "messages take another way than they may"
             check_deliveries(subscription.deliveries)
+    listed = [
+        (account, name, topic, subscription)
+        for (account, name), by_topic in facts.queues.subscribers.items()
+        for topic, of_topic in by_topic.items()
+        for subscription in of_topic
+    ]
+    to_queues = [
+        (each.account, each.attributes.endpoint, each.topic, each)
+        for each in facts.topics.subscriptions.values()
+        if not each.is_push
+    ]
+    assert len(listed) == len(to_queues), "the subscriptions by queue lack changes"
+    assert set(listed) == set(to_queues)
+    assert all(of_topic for by_topic in facts.queues.subscribers.values() for of_topic in by_topic.values())
 
 
 def _check_windows(runtime: Runtime) -> None:

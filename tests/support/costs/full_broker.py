@@ -23,7 +23,7 @@ class FullBroker:
 
     ``wide`` is a topic with all subscriptions, whose first ones lack messages. ``full``, ``changed``, ``cleared`` and
     ``rewound`` are queues with ``messages`` active, delayed, in flight and rewindable messages each. ``half`` has half
-    messages, and ``dead`` is a dead-letter queue with all its sources.
+    messages, and ``dead`` is a dead-letter queue with all its sources. All topics but ``wide`` deliver to ``wanted``.
     """
 
     def __init__(self, rig: ServerRig, client: RigClient, messages: int) -> None:
@@ -50,8 +50,11 @@ class FullBroker:
         broker, now_ms = self.rig.broker, self._now_ms
         for number in range(LIMITS.max_queues_per_account - 20):
             self._done(broker.create_queue(ACCOUNT, f"queue-{number:05}", {}, now_ms))
+        self._done(broker.create_queue(ACCOUNT, "wanted", {}, now_ms))
         for number in range(LIMITS.max_topics_per_account - 20):
-            self._done(broker.create_topic(ACCOUNT, f"topic-{number:05}", {}, now_ms))
+            name = f"topic-{number:05}"
+            self._done(broker.create_topic(ACCOUNT, name, {}, now_ms))
+            self._done(broker.subscribe(ACCOUNT, name, "all", {"endpoint": "wanted"}, now_ms))
         self._make_wide_topic()
         for number in range(LIMITS.max_schedules_per_account - 10):
             attributes = {"queue": "queue-00000", "cron": "0 0 1 1 *"}

@@ -23,12 +23,14 @@ from cmq_cli.output import encode_body
 from cmq_cli.session import Seconds
 from cmq_cli.values import counted, printable, show_time
 from cmqd_client import Client
+from cmqd_client.subscription import QueueSubscriptionPage, SubscriptionPage
 from cmqd_client.topics.delivery_reports import PendingMessage
 from cmqd_types.attributes import SUBSCRIPTION, SUBSCRIPTION_OPTIONS
 
 app = App(name="sub", help="Subscriptions: deliver the messages of a topic to a queue, or post them to a URL.")
 
 _COLUMNS = ("name", "protocol", "endpoint", "waiting", "in_retry", "paused", "last_error")
+_COLUMNS_OF_QUEUE = ("topic", "name", "waiting", "in_retry", "paused", "last_error")
 _FIELDS = (
     *("topic", "name", *(each.argument for each in SUBSCRIPTION.values())),
     *("waiting", "in_retry", "delivered", "dropped", "blocked", "last_error", "last_error_time", "next_attempt_time"),
@@ -83,12 +85,31 @@ async def create(
 
 
 @app.command(name="list")
-async def list_subscriptions(topic: TopicName, /, *, paging: Paging = FIRST_PAGE, session: CurrentSession) -> None:
-    """List the subscriptions of a topic by name, with their waiting messages."""
+async def list_subscriptions(
+    topic: Annotated[str | None, Parameter(help="Name of the topic.")] = None,
+    /,
+    *,
+    queue: Annotated[str | None, Parameter(help="List the subscriptions of all topics to this queue.")] = None,
+    paging: Paging = FIRST_PAGE,
+    session: CurrentSession,
+) -> None:
+    """List the subscriptions of a topic, or of all topics to a queue, by name, with their waiting messages."""
+    if (topic is None) == (queue is None):
+        raise CommandFailed("give one of: a topic, --queue", ExitCode.USAGE)
+    if queue is not None and paging.search:
+        raise CommandFailed(
+            "--search searches the subscriptions of a topic; with --queue there is none", ExitCode.USAGE
+        )
     async with session.client() as client:
-        page = await client.topic(topic).subscriptions(**vars(paging))
-    document = {"topic": topic, "total": page.total, "subscriptions": [msgspec.structs.asdict(each) for each in page]}
-    session.output.listing(document, *table_of(page, _COLUMNS))
+        page: SubscriptionPage | QueueSubscriptionPage
+        if topic is not None:
+            page = await client.topic(topic).subscriptions(**vars(paging))
+            of, columns = {"topic": topic}, _COLUMNS
+        else:
+            page = await client.queue(str(queue)).subscriptions(offset=paging.offset, limit=paging.limit)
+            of, columns = {"queue": queue}, _COLUMNS_OF_QUEUE
+    document = {**of, "total": page.total, "subscriptions": [msgspec.structs.asdict(each) for each in page]}
+    session.output.listing(document, *table_of(page, columns))
     session.output.remark_rest(paging.offset, len(page), page.total)
 
 

@@ -20,6 +20,7 @@ from cmqd_gateway.rest.replies import (
     PendingMessages,
     Published,
     PublishedBatch,
+    QueueSubscriptionList,
     RotatedSecret,
     SubscriptionInfo,
     SubscriptionList,
@@ -34,6 +35,7 @@ from cmqd_gateway.rest.types import (
     PendingQuery,
     PublishMessage,
     PublishMessages,
+    QueueSubscriptionQuery,
     RotateSecret,
     SubscriptionChanges,
     TopicAttributes,
@@ -129,6 +131,16 @@ async def list_subscriptions(call: Call[ListQuery, Nothing]) -> SubscriptionList
     topic = call.client.topic(call.names["topic"])
     page = await topic.subscriptions(search=query.search, offset=query.offset, limit=query.limit)
     return SubscriptionList.of(page, next_offset=next_offset(query.offset, len(page), page.total))
+
+
+async def list_queue_subscriptions(call: Call[QueueSubscriptionQuery, Nothing]) -> QueueSubscriptionList:
+    """List the subscriptions of all topics that deliver to a queue, by topic and name.
+
+    A deleted queue has the subscriptions that outlived it.
+    """
+    query = call.query
+    page = await call.client.queue(call.names["queue"]).subscriptions(offset=query.offset, limit=query.limit)
+    return QueueSubscriptionList.of(page, next_offset=next_offset(query.offset, len(page), page.total))
 
 
 async def create_subscription(call: Call[Nothing, NewSubscription]) -> SubscriptionInfo:

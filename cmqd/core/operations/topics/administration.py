@@ -1,6 +1,8 @@
 """Topics and subscriptions: create, ensure, list, attributes, subscribe, unsubscribe, delete."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
+from itertools import accumulate, chain, islice
 from typing import Any
 
 import msgspec
@@ -41,7 +43,7 @@ from cmqd_segment.records import (
 )
 from cmqd_types.attributes import SUBSCRIPTION, TOPIC, SubscriptionAttributes, TopicAttributes
 from cmqd_types.sentences import sentence
-from cmqd_types.topics import SubscriptionInfo, SubscriptionSummary, TopicInfo
+from cmqd_types.topics import QueueSubscription, SubscriptionInfo, SubscriptionSummary, TopicInfo
 
 QUEUE = "queue"
 
@@ -224,7 +226,34 @@ class TopicAdmin:
         check_range("limit", limit, 1, self._limits.max_list)
         topic = self._topics.find(account, topic_name)
         subscriptions = matching(by_name(topic.subscriptions.values()), search)
-        return len(subscriptions), [_summary(listed) for listed in subscriptions[offset : offset + limit]]
+        page = subscriptions[offset : offset + limit]
+        return len(subscriptions), [SubscriptionSummary(*_summary(listed)) for listed in page]
+
+    def list_queue_subscriptions(
+        self, account: str, queue: str, offset: int, limit: int, *, selects: Selection | None = None
+    ) -> tuple[int, list[QueueSubscription]]:
+        """Return the number of subscriptions that deliver to a queue, and a page in order of topic and name.
+        ``selects`` selects the topics that the caller may see.
+
+        A deleted queue has the subscriptions that outlived it.
+
+        Raises:
+            QueueNotFound: neither the queue nor a subscription to it exists.
+        """
+        check_range("offset", offset, 0, 1 << 31)
+        check_range("limit", limit, 1, self._limits.max_list)
+        by_topic = self._queues.subscribers.get((account, queue))
+        if by_topic is None:
+            self._queues.find(account, queue)
+            return 0, []
+        # No line of Python runs for a topic before the page, and no step at all for a subscription there.
+        topics = list(filter(by_topic.__contains__, self._topics.in_order.of_account(account)))
+        of_topics = [*map(by_topic.__getitem__, matching(topics, "", selects))]
+        stops = [0, *accumulate(map(len, of_topics))]
+        first = bisect_right(stops, offset) - 1
+        listed = chain.from_iterable(map(by_name, of_topics[first : bisect_left(stops, offset + limit)]))
+        page = islice(listed, offset - stops[first], offset - stops[first] + limit)
+        return stops[-1], [QueueSubscription(*_summary(each), each.topic.name) for each in page]
 
     def subscription_info(self, account: str, topic_name: str, name: str, now_ms: int = 0) -> SubscriptionInfo:
         """Return the attributes, counts and facts of a subscription."""
@@ -301,11 +330,12 @@ class TopicAdmin:
         )
 
 
-def _summary(subscription: Subscription) -> SubscriptionSummary:
+def _summary(subscription: Subscription) -> tuple[str, str, str, bool, int, int, str | None]:
+    """Return the fields of a ``SubscriptionSummary``."""
     attributes, deliveries = subscription.attributes, subscription.deliveries
     counts = deliveries.waiting_count, deliveries.retrying_count
     target = attributes.protocol, attributes.endpoint
-    return SubscriptionSummary(subscription.name, *target, attributes.paused, *counts, deliveries.last_error or None)
+    return (subscription.name, *target, attributes.paused, *counts, deliveries.last_error or None)
 
 
 def _difference(is_now: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, dict[str, object]]:
