@@ -249,6 +249,7 @@ async def test_a_message_that_the_dead_letter_queue_does_not_take_comes_again(
 async def test_a_queue_that_expires_goes_with_its_messages_when_it_is_unused(
     server: LocalServer, client: Client, auto_delete: bool, arguments: dict[str, Any], seconds: int
 ) -> None:
+    server.broker.clock.stop()
     channel = Channel(client)
     await channel.routing.declare_queue("x.reply", passive=False, auto_delete=auto_delete, arguments=arguments)
     name = channel.routing.name("x.reply")

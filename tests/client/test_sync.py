@@ -604,11 +604,14 @@ def test_an_interrupt_in_the_body_goes_on_and_the_message_comes_again(client: Cl
     assert (again.body, again.receive_count) == (b"a", 2)
 
 
-def test_a_body_whose_lease_is_lost_sees_it_and_its_end_is_not_used(client: Client, broker: LocalBroker) -> None:
+def test_a_body_whose_lease_is_lost_sees_it_and_its_end_is_not_used(
+    client: Client, broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cmqd_client.consumers.consumption.EXTENSIONS_PER_LEASE", 300)
     orders = client.create_queue("orders")
     orders.send(b"a")
 
-    with orders.consume(lease=1) as stream:
+    with orders.consume(lease=60) as stream:
         message = next(iter(stream))
         with message.process():
             orders.clear()  # the handle is invalid from here on, as the next extension finds

@@ -410,8 +410,11 @@ async def test_the_reply_to_a_client_that_is_gone_is_dropped(server: LocalServer
 # ---------------------------------------------------------------------- batches, order, iteration
 
 
-async def test_a_batch_handler_is_cancelled_once_the_leases_of_all_messages_are_lost(server: LocalServer) -> None:
-    broker = broker_of(server, lease=6)
+async def test_a_batch_handler_is_cancelled_once_the_leases_of_all_messages_are_lost(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cmqd_client.consumers.consumption.EXTENSIONS_PER_LEASE", 120)
+    broker = broker_of(server, lease=60)
     begun: list[list[Delivery]] = []
     ends: list[str] = []
 
@@ -447,8 +450,11 @@ async def test_a_batch_handler_is_cancelled_once_the_leases_of_all_messages_are_
     assert ends[1] == "handled [3]"
 
 
-async def test_a_batch_of_which_a_lease_is_lost_settles_the_rest(server: LocalServer) -> None:
-    broker = broker_of(server, lease=6)
+async def test_a_batch_of_which_a_lease_is_lost_settles_the_rest(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cmqd_client.consumers.consumption.EXTENSIONS_PER_LEASE", 120)
+    broker = broker_of(server, lease=60)
     gate = asyncio.Event()
     begun: list[list[Delivery]] = []
 

@@ -238,9 +238,10 @@ async def test_prefetched_tasks_are_received_ahead(broker: CmqBroker, server: Lo
         await until_counts(server, (0, 0, 0))
 
 
-async def test_the_lease_of_a_running_task_is_kept(server: LocalServer) -> None:
-    """The lease is short, and the task lasts until two extensions."""
-    broker = CmqBroker(server.url, lease=3)
+async def test_the_lease_of_a_running_task_is_kept(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extensions come early, and the task lasts until two of them."""
+    monkeypatch.setattr("cmqd_client.consumers.consumption.EXTENSIONS_PER_LEASE", 120)
+    broker = CmqBroker(server.url, lease=60)
     runs: list[int] = []
 
     @broker.task

@@ -42,6 +42,9 @@ PREFETCH_SECONDS = 0.2
 """Time for which messages wait here when ``prefetch`` is not given: longer than a receive takes on a slow network, so
 that handlers have always a message to begin; too short to matter to another consumer that could take the message."""
 
+EXTENSIONS_PER_LEASE = 3
+"""A held message is extended when this part of its lease has passed. The rest is time for two more attempts."""
+
 _NEW_SHARE = 0.125
 """Share of the newest handling time in the mean: the mean follows a change within about 16 messages."""
 
@@ -276,7 +279,7 @@ class Consumption:
             return
         self._received += len(messages)
         self._last_arrived = len(messages)
-        renew_at = now + self._limits.lease / 3
+        renew_at = now + self._limits.lease / EXTENSIONS_PER_LEASE
         ends_at = now + self._limits.lease
         held, waiting = self._held, self._waiting
         for received in messages:
@@ -491,7 +494,7 @@ class Consumption:
                 due.append(lease)
         if stale:
             # The handlers are slower than their mean so far. The next messages wait for less.
-            self._mean_seconds = max(self._mean_seconds or 0.0, self._limits.lease / 3)
+            self._mean_seconds = max(self._mean_seconds or 0.0, self._limits.lease / EXTENSIONS_PER_LEASE)
             for lease in self._waiting:
                 lease.renew_at = soon  # the request that gives them back comes first
             self._give_waiting_back()
@@ -517,7 +520,7 @@ class Consumption:
         for lease in leases:
             lease.extending = False
             if lease.handle not in invalid_handles:
-                lease.renew_at = asked_at + self._limits.lease / 3
+                lease.renew_at = asked_at + self._limits.lease / EXTENSIONS_PER_LEASE
                 lease.ends_at = asked_at + self._limits.lease
                 self._extensions += 1
             elif lease.state in (LeaseState.WAITING, LeaseState.BEGUN, LeaseState.ENDING):

@@ -60,6 +60,7 @@ async def test_a_batch_receive_does_not_wait_to_fill(rig: GatewayRig):
 
 
 async def test_a_delay_holds_for_the_whole_batch(rig: GatewayRig):
+    rig.server.broker.clock.stop()
     await rig.call("BatchSendMessage", queueName="orders", msgBody=["a", "b"], delaySeconds=60)
     await rig.call("SendMessage", queueName="orders", msgBody="c", delaySeconds=61)
 
