@@ -1,0 +1,160 @@
+"""Repeats of sends and publishes within a connection: a repeat gets the answer of the first request.
+
+The SDK repeats a request without an answer over the same connection, with the same command, request id and content, and
+sometimes another ``seqno``. The three name a send for certain, because request ids count from 1 in a process, and a
+connection belongs to a process. Across connections no repeat is recognised: two processes of a machine count alike.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from typing import Final
+
+ANSWER_SECONDS: Final = 60.0
+"""Time for which an answer is remembered. The SDK makes three attempts within 9 s, if its time-outs are not changed."""
+ANSWER_BYTES: Final = 300
+"""Memory of an answer beside its own bytes, its share of the tables included."""
+MAX_ANSWERS: Final = 65_536
+"""Answers of a connection: as many requests as the SDK has in progress."""
+MAX_BYTES: Final = 64 << 20
+"""Memory of the answers of all connections: those of 3,600 sends a second for a minute."""
+
+
+class SendRepeats:
+    """The remembered answers of all connections of a gateway.
+
+    At most ``MAX_BYTES`` of answers are remembered. Beyond that the connection with the most answers loses its oldest,
+    so a busy connection shortens its own memory only.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """Make an empty memory; ``now`` is the clock in seconds."""
+        self.now: Callable[[], float] = now
+        self.repeats: int = 0
+        """Repeats since the start that got the answer of an earlier request."""
+        self._connections: set[SentAnswers] = set()
+        """The connections with answers."""
+        self.bytes_in_use: int = 0
+        """Approximate memory of the remembered answers."""
+
+    def connection(self) -> "SentAnswers":
+        """Return the memory of a new connection."""
+        return SentAnswers(self)
+
+    def forget_expired(self) -> None:
+        """Forget old answers; to be called about once a second."""
+        for connection in list(self._connections):
+            connection.forget_expired()
+
+    def added(self, connection: "SentAnswers", size: int) -> None:
+        """Note that a connection remembers a further answer."""
+        self._connections.add(connection)
+        self.bytes_in_use += size
+        if self.bytes_in_use > MAX_BYTES:
+            # The search takes long with many connections, so it makes room for many answers.
+            largest = max(self._connections, key=len)
+            largest.forget_oldest(max(1, len(largest) // 8))
+
+    def forgot(self, connection: "SentAnswers", size: int) -> None:
+        """Note that a connection forgot answers."""
+        self.bytes_in_use -= size
+        if not len(connection):
+            self._connections.discard(connection)
+
+
+class SentAnswers:
+    """The answers of a connection's last sends and publishes."""
+
+    __slots__ = ("_all", "_answers", "_running")
+
+    def __init__(self, all_connections: SendRepeats) -> None:
+        self._all = all_connections
+        self._answers: OrderedDict[bytes, tuple[float, bytes]] = OrderedDict()
+        """Times and answers by name, the oldest first."""
+        self._running: dict[bytes, list[asyncio.Future[bytes]]] = {}
+        """Sends without an answer so far, by name, with the repeats that wait for the answer."""
+
+    def __len__(self) -> int:
+        """Return the number of remembered answers."""
+        return len(self._answers)
+
+    async def answer(
+        self, command: int, request_id: int, content: bytes, send: Callable[[], Awaitable[bytes]]
+    ) -> bytes:
+        """Return the encoded answer to a send; a repeat gets the answer of the first request.
+
+        A failed send is forgotten, so that a later repeat tries again. Repeats that wait for the send fail with it.
+
+        Args:
+            command: number of the command.
+            request_id: the program's number of the request; 0 names no request, and ``send`` is called.
+            content: bytes of the command's body.
+            send: makes the request.
+        """
+        if not request_id:
+            return await send()
+        name = blake2b(
+            content, digest_size=16, person=request_id.to_bytes(8, "little") + command.to_bytes(8, "little")
+        ).digest()
+        remembered = self._answers.get(name)
+        if remembered is not None and remembered[0] > self._all.now() - ANSWER_SECONDS:
+            self._all.repeats += 1
+            return remembered[1]
+        waiting = self._running.get(name)
+        if waiting is not None:
+            self._all.repeats += 1
+            waiting.append(asyncio.get_running_loop().create_future())
+            return await waiting[-1]
+        self._running[name] = []
+        try:
+            answer = await send()
+        except BaseException as error:
+            for future in self._running.pop(name):
+                if future.done():
+                    continue
+                if isinstance(error, Exception):
+                    future.set_exception(error)
+                else:
+                    future.cancel()
+            raise
+        for future in self._running.pop(name):
+            if not future.done():
+                future.set_result(answer)
+        self._remember(name, answer)
+        return answer
+
+    def forget_expired(self) -> None:
+        """Forget old answers."""
+        latest = self._all.now() - ANSWER_SECONDS
+        count = 0
+        for answered_at, _ in self._answers.values():
+            if answered_at > latest:
+                break
+            count += 1
+        self.forget_oldest(count)
+
+    def forget_oldest(self, count: int) -> None:
+        """Forget so many answers."""
+        self._all.forgot(self, sum(self._pop_oldest() for _ in range(count)))
+
+    def close(self) -> None:
+        """Forget all answers, because the connection ended."""
+        self.forget_oldest(len(self._answers))
+
+    # ------------------------------------------------------------------ inside
+
+    def _pop_oldest(self) -> int:
+        """Forget the oldest answer; return its memory."""
+        _, (_, answer) = self._answers.popitem(last=False)
+        return ANSWER_BYTES + len(answer)
+
+    def _remember(self, name: bytes, answer: bytes) -> None:
+        expired = self._answers.pop(name, None)
+        if expired is not None:
+            # The answer of an earlier send of the name.
+            self._all.forgot(self, ANSWER_BYTES + len(expired[1]))
+        elif len(self._answers) >= MAX_ANSWERS:
+            self.forget_oldest(1)
+        self._answers[name] = self._all.now(), answer
+        self._all.added(self, ANSWER_BYTES + len(answer))
