@@ -239,7 +239,7 @@ async def test_messages_come_back_uncounted_also_if_all_connections_are_in_use_a
         assert (received["msgBody"], received["dequeueCount"]) == ("kept", 1)
 
 
-@pytest.mark.parametrize("function", ["operations.messages._message_fields", "api2.endpoint.msgspec.json.encode"])
+@pytest.mark.parametrize("function", ["api2.message_answers._message_fields", "api2.endpoint.msgspec.json.encode"])
 async def test_messages_of_an_answer_that_cannot_be_made_come_back_uncounted(
     rig: GatewayRig, monkeypatch: pytest.MonkeyPatch, function: str
 ):

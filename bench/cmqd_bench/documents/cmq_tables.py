@@ -12,7 +12,7 @@ from cmqd_gateway.cmq.reasons import NEVER_ANSWERED, Reason
 TESTS = Path(__file__).parents[3] / "tests/gateway/cmq"
 SHOWN_TESTS = ("queues", "messages", "transactions", "topics", "deliveries", "every_error", "official_sdk")
 """Test files of which the table tells, so that a further file does not change the page."""
-KINDS = {str: "text", bytes: "bytes", int: "number"}
+KINDS = {str: "text", bytes: "bytes", int: "number", float: "number"}
 
 
 def actions_table() -> str:

@@ -12,13 +12,13 @@ import msgspec
 from cmqd_client import Client
 from cmqd_client.errors import CmqError, NotSupported
 from cmqd_gateway.callers.caller import Caller
+from cmqd_gateway.cmq.failures import Failures
 from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
 from cmqd_gateway.cmq.parameters import OperationRequest
 from cmqd_gateway.cmq.reasons import CMQ_WORDS, Reason, Refusal, translate
 from cmqd_gateway.http.hand_over import HandOver, TakeBack
 from cmqd_types.sentences import Words
 
-A = TypeVar("A")
 R = TypeVar("R", bound=OperationRequest)
 T = TypeVar("T")
 Fields: TypeAlias = Mapping[str, Any]
@@ -82,7 +82,7 @@ class Repeats(Protocol):
         """Return the dedup ids for the messages of the request; None for a message whose repeat is not recognised."""
         ...
 
-    async def delete_once(self, client: Client, delete: Callable[[Client], Awaitable[A]]) -> A:
+    async def delete_once(self, client: Client, delete: Callable[[Client], Awaitable[Failures]]) -> Failures:
         """Return the answer of a delete; a repeated request gets the answer of the first request.
 
         Args:
@@ -98,7 +98,7 @@ class _NoRepeats:
     def dedup_ids(self, count: int) -> list[str | None]:
         return [None] * count
 
-    async def delete_once(self, client: Client, delete: Callable[[Client], Awaitable[A]]) -> A:
+    async def delete_once(self, client: Client, delete: Callable[[Client], Awaitable[Failures]]) -> Failures:
         return await delete(client)
 
 
@@ -157,7 +157,7 @@ class Call:
                 pass
         return await store(False)
 
-    async def delete_once(self, delete: Callable[[Client], Awaitable[A]]) -> A:
+    async def delete_once(self, delete: Callable[[Client], Awaitable[Failures]]) -> Failures:
         """Return the answer of a delete, which gets a client; see :meth:`Repeats.delete_once`."""
         return await self._repeats.delete_once(self.client, delete)
 

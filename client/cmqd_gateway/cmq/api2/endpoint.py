@@ -18,7 +18,8 @@ import msgspec
 from aiohttp import web
 
 from cmqd_gateway.callers.key_secrets import KeySecret
-from cmqd_gateway.cmq.api2.actions import TABLE, Action, Fields
+from cmqd_gateway.cmq.api2.actions import TABLE, Action
+from cmqd_gateway.cmq.api2.fields import Fields
 from cmqd_gateway.cmq.api2.form import Form, form_steps, text_of, whole_of
 from cmqd_gateway.cmq.api2.repeats import DeleteAnswers, RequestRepeats
 from cmqd_gateway.cmq.api2.signature import SIGNATURE, is_body, is_host, other_reading, signed_hosts, unsigned_names
@@ -93,7 +94,7 @@ class Endpoint:
         key = await self._authenticated(request, form)
         repeats = RequestRepeats(key, form, self._deletes, self._gateway.connections.client)
         read = partial(chosen.reader.read, form)
-        return await perform(self._gateway, key, chosen.operation, read, hand_over, repeats=repeats)
+        return chosen.encode(await perform(self._gateway, key, chosen.operation, read, hand_over, repeats=repeats))
 
     async def _form(self, request: web.Request) -> Form:
         if request.method not in ("GET", "POST"):

@@ -136,7 +136,7 @@ def whole_of(form: Mapping[str, bytes], name: str) -> int:
     value = form.get(name)
     if not value:
         raise Refusal(Reason.MISSING_PARAMETERS, name)
-    return _to_whole(name, value)
+    return whole_value(name, value)
 
 
 # ---------------------------------------------------------------------- typed requests
@@ -160,22 +160,23 @@ class FormReader:
         self,
         request_type: type[OperationRequest],
         twins: Mapping[str, str] = MappingProxyType({}),
-        converters: Mapping[Any, Callable[[str, bytes], Any]] = MappingProxyType({}),
+        converters: Mapping[str, Callable[[str, bytes], Any]] = MappingProxyType({}),
     ) -> None:
         """Make a reader.
 
         Args:
             request_type: of the operation.
             twins: further spellings of parameters, with the names that they stand for.
-            converters: make the values of kinds beside text, bytes and numbers.
+            converters: make the values of these fields, from the name in the form and the value.
         """
         self._type = request_type
-        all_converters = {**_CONVERTERS, **converters}
-        self.fields = [
-            FormField(name, tuple(twin for twin in twins if twins[twin] == name), field, all_converters[field.kind])
-            for field, name in ((field, camel(field.name)) for field in fields_of(request_type))
-        ]
+        self.fields: list[FormField] = []
         """The parameters."""
+        for field in fields_of(request_type):
+            name = camel(field.name)
+            spellings = tuple(twin for twin, meant in twins.items() if meant == name)
+            convert = converters.get(field.name) or _CONVERTERS[field.kind]
+            self.fields.append(FormField(name, spellings, field, convert))
         self._list_names = {name for each in self.fields if each.field.items for name in (each.name, *each.twins)}
         self._single_names = {name for each in self.fields if not each.field.items for name in (each.name, *each.twins)}
 
@@ -204,7 +205,8 @@ class FormReader:
                 if field.is_required:
                     raise Refusal(Reason.MISSING_PARAMETER, name)
                 continue
-            request[field.name] = field.checked(name, each.convert(name, value))
+            converted = each.convert(name, value)
+            request[field.name] = None if converted is None else field.checked(name, converted)
         return self._type(**request)
 
     def _collect_lists(self, form: Form) -> dict[str, dict[int, bytes]]:
@@ -247,7 +249,12 @@ def _to_bytes(name: str, value: bytes) -> bytes:
     return value
 
 
-def _to_whole(name: str, value: bytes) -> int:
+def whole_value(name: str, value: bytes) -> int:
+    """Return a value as a whole number.
+
+    Raises:
+        Refusal: the value is no whole number.
+    """
     if not _WHOLE.fullmatch(value):
         raise Refusal(Reason.WRONG_TYPE, f"{name} is {text_value(name, value)[:40]!r}; it must be a whole number")
     return int(value)
@@ -256,6 +263,6 @@ def _to_whole(name: str, value: bytes) -> int:
 _CONVERTERS: Final[Mapping[Any, Callable[[str, bytes], Any]]] = {
     str: text_value,
     bytes: _to_bytes,
-    int: _to_whole,
-    float: _to_whole,
+    int: whole_value,
+    float: whole_value,
 }

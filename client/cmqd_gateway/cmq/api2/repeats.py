@@ -20,7 +20,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -28,8 +28,9 @@ from cmqd_client import Client
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.api2.form import Form, whole_of
 from cmqd_gateway.cmq.api2.signature import SIGNATURE
+from cmqd_gateway.cmq.failures import NO_FAILURES, Failures
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 
-A = TypeVar("A")
 OpenClient: TypeAlias = Callable[[KeySecret], AbstractAsyncContextManager[Client]]
 
 SMALL_NONCE: Final = 65_535
@@ -213,15 +214,30 @@ class RequestRepeats:
         """Return the identity of the request. Computed on demand: most operations need no identity."""
         return request_digest(self._key.secret_id, self._signature)
 
-    async def delete_once(self, client: Client, delete: Callable[[Client], Awaitable[A]]) -> A:
-        """Return the answer of a delete; a repeated request gets the answer of the first request.
+    async def delete_once(self, client: Client, delete: Callable[[Client], Awaitable[Failures]]) -> Failures:
+        """Return the failures of a delete; a repeated request gets those of the first request.
 
         ``delete`` gets a client for its own length: it goes on when the request is cancelled, and the client of the
         request may be closed then.
         """
 
-        async def delete_with_client() -> Any:
+        async def delete_with_client() -> Mapping[str, Any]:
             async with self._open_client(self._key) as own_client:
-                return await delete(own_client)
+                return _fields_of_failures(await delete(own_client))
 
-        return cast("A", await self._deletes.answer(self._key.secret_id, self._digest(), delete_with_client))
+        return _failures(await self._deletes.answer(self._key.secret_id, self._digest(), delete_with_client))
+
+
+def _fields_of_failures(failures: Failures) -> Mapping[str, Any]:
+    """Return failures as values of JSON; no fields without failures, which is the smallest answer to remember."""
+    if not failures.refusals:
+        return {}
+    refusals = [(item, refusal.reason.name, refusal.detail) for item, refusal in failures.refusals.items()]
+    return {"count": failures.count, "refusals": refusals}
+
+
+def _failures(fields: Mapping[str, Any]) -> Failures:
+    if not fields:
+        return NO_FAILURES
+    refusals = {item: Refusal(Reason[reason], detail) for item, reason, detail in fields["refusals"]}
+    return Failures(fields["count"], refusals)

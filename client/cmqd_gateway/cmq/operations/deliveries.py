@@ -4,9 +4,9 @@ from collections.abc import Awaitable
 from typing import Annotated, Any, Final, TypeVar
 
 from cmqd_client.topics.delivery_reports import Delivery, PendingMessage
+from cmqd_gateway.cmq.api2.message_answers import body_fields
 from cmqd_gateway.cmq.numbers import seconds
 from cmqd_gateway.cmq.operation import Call, Fields, operation
-from cmqd_gateway.cmq.operations.messages import body_fields
 from cmqd_gateway.cmq.operations.subscriptions import SubscriptionRequest
 from cmqd_gateway.cmq.parameters import MAX_BATCH, OperationRequest, Whole
 from cmqd_gateway.cmq.reasons import Reason, Refusal

@@ -1,22 +1,22 @@
-"""Actions of messages: send, receive, delete, change visibility and peek."""
+"""Operations on messages: send, receive, delete, change visibility and peek."""
 
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from cmqd_client import Client, Message, Peeked
+from cmqd_client import Client, Message, PeekPage
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
-from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.failures import NO_FAILURES, Failures
+from cmqd_gateway.cmq.operation import Call, operation
 from cmqd_gateway.cmq.parameters import MAX_BATCH, Items, OperationRequest, QueueName, Whole, range_of
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
 MAX_WAIT_SECONDS: Final = range_of(QUEUE["polling_wait_ms"]).high
 MAX_VISIBILITY_SECONDS: Final = range_of(QUEUE["visibility_timeout_ms"]).high
-QUEUES_OWN_WAIT: Final = 30_000
-"""The value that the Java SDK sends for "the polling wait of the queue"."""
 
+PollingWait: TypeAlias = Annotated[int, Whole(0, MAX_WAIT_SECONDS)]
+"""Seconds for which a receive waits for messages; absent = the polling wait of the queue."""
 Delay: TypeAlias = Annotated[int, Whole(0, range_of(QUEUE["delay_ms"]).high, Reason.DELAY)]
 
 
@@ -28,13 +28,13 @@ class SendMessage(OperationRequest, frozen=True):
     delay_seconds: Delay | None = None
 
 
-async def send_message(call: Call, request: SendMessage) -> Fields:
+async def send_message(call: Call, request: SendMessage) -> Sequence[str]:
     """Send a message; a repeat of the same request is stored once."""
     check_bodies([request.msg_body])
     (dedup_id,) = call.dedup_ids(1)
     queue = call.client.queue(request.queue_name)
     sent = await queue.send(request.msg_body, delay=request.delay_seconds, dedup_id=dedup_id)
-    return {"msgId": sent.id}
+    return [sent.id]
 
 
 class BatchSendMessage(OperationRequest, frozen=True):
@@ -45,7 +45,7 @@ class BatchSendMessage(OperationRequest, frozen=True):
     delay_seconds: Delay | None = None
 
 
-async def batch_send_message(call: Call, request: BatchSendMessage) -> Fields:
+async def batch_send_message(call: Call, request: BatchSendMessage) -> Sequence[str]:
     """Send messages in one step: all are stored, or none is."""
     bodies = request.msg_body
     check_bodies(bodies)
@@ -57,20 +57,19 @@ async def batch_send_message(call: Call, request: BatchSendMessage) -> Fields:
             bodies, delay=request.delay_seconds, dedup_ids=ids, all_or_none=all_or_none
         ),
     )
-    return {"msgList": [{"msgId": message_id} for message_id in sent.ids]}
+    return sent.ids
 
 
 class ReceiveMessage(OperationRequest, frozen=True):
     """Parameters of ReceiveMessage."""
 
     queue_name: QueueName
-    polling_wait_seconds: int | None = None
+    polling_wait_seconds: PollingWait | None = None
 
 
-async def receive_message(call: Call, request: ReceiveMessage) -> Fields:
+async def receive_message(call: Call, request: ReceiveMessage) -> "list[Message[bytes]]":
     """Receive a message; wait for one if there is none."""
-    (message,) = await _receive(call, request.queue_name, 1, request.polling_wait_seconds)
-    return _message_fields(message)
+    return await _receive(call, request.queue_name, 1, request.polling_wait_seconds)
 
 
 class BatchReceiveMessage(OperationRequest, frozen=True):
@@ -78,17 +77,16 @@ class BatchReceiveMessage(OperationRequest, frozen=True):
 
     queue_name: QueueName
     num_of_msg: Annotated[int, Whole(1, MAX_BATCH, Reason.BATCH_SIZE)]
-    polling_wait_seconds: int | None = None
+    polling_wait_seconds: PollingWait | None = None
 
 
-async def batch_receive_message(call: Call, request: BatchReceiveMessage) -> Fields:
+async def batch_receive_message(call: Call, request: BatchReceiveMessage) -> "list[Message[bytes]]":
     """Receive messages; wait for the first if there is none, never for a full batch."""
-    messages = await _receive(call, request.queue_name, request.num_of_msg, request.polling_wait_seconds)
-    return {"msgInfoList": [_message_fields(message) for message in messages]}
+    return await _receive(call, request.queue_name, request.num_of_msg, request.polling_wait_seconds)
 
 
 async def _receive(call: Call, queue_name: QueueName, count: int, wait: int | None) -> "list[Message[bytes]]":
-    messages = await call.client.queue(queue_name).receive(count, wait=polling_wait(wait))
+    messages = await call.client.queue(queue_name).receive(count, wait=wait)
     if not messages:
         raise Refusal(Reason.NO_MESSAGE)
     handles = [message.receipt_handle for message in messages]
@@ -98,24 +96,7 @@ async def _receive(call: Call, queue_name: QueueName, count: int, wait: int | No
 
 def _waits(request: ReceiveMessage | BatchReceiveMessage) -> bool:
     """Return True for a receive that may wait; with the wait of the queue, which only the broker knows, too."""
-    return polling_wait(request.polling_wait_seconds) != 0
-
-
-def polling_wait(seconds: int | None) -> int | None:
-    """Return the wait of a receive in seconds, None for the queue's own.
-
-    Raises:
-        Refusal: the wait is negative.
-    """
-    if seconds is None or seconds == QUEUES_OWN_WAIT:
-        return None
-    if seconds < 0:
-        raise Refusal(
-            Reason.OUT_OF_RANGE,
-            f"pollingWaitSeconds is {seconds}; the range is 0 to {MAX_WAIT_SECONDS},"
-            f" and {QUEUES_OWN_WAIT} for the wait of the queue",
-        )
-    return min(seconds, MAX_WAIT_SECONDS)
+    return request.polling_wait_seconds != 0
 
 
 class DeleteMessage(OperationRequest, frozen=True):
@@ -125,15 +106,15 @@ class DeleteMessage(OperationRequest, frozen=True):
     receipt_handle: str
 
 
-async def delete_message(call: Call, request: DeleteMessage) -> Fields:
+async def delete_message(call: Call, request: DeleteMessage) -> None:
     """Delete a received message; a repeat of the same request gets the first answer."""
     handle = to_handle(request.receipt_handle)
 
-    async def delete(client: Client) -> Fields:
+    async def delete(client: Client) -> Failures:
         await client.queue(request.queue_name).delete(handle)
-        return {}
+        return NO_FAILURES
 
-    return await call.delete_once(delete)
+    await call.delete_once(delete)
 
 
 class BatchDeleteMessage(OperationRequest, frozen=True):
@@ -143,29 +124,23 @@ class BatchDeleteMessage(OperationRequest, frozen=True):
     receipt_handle: Annotated[list[str], Items()]
 
 
-async def batch_delete_message(call: Call, request: BatchDeleteMessage) -> Fields:
-    """Delete received messages; ``errorList`` has the failures.
-
-    Raises:
-        Refusal: some (6010) or all (6020) deletes failed; the others are done.
-    """
-    failures: dict[str, Refusal] = {}
+async def batch_delete_message(call: Call, request: BatchDeleteMessage) -> Failures:
+    """Delete received messages; ``errorList`` has the failures."""
+    refusals: dict[str, Refusal] = {}
     handles: list[int] = []
     for text in request.receipt_handle:
         try:
             handles.append(to_handle(text))
         except Refusal as refusal:
-            failures[text] = refusal
+            refusals[text] = refusal
 
-    async def delete(client: Client) -> Fields:
+    async def delete(client: Client) -> Failures:
         if handles:
             result = await client.queue(request.queue_name).delete_batch(handles, check=False)
-            failures.update({str(failed.receipt_handle): call.refusal(failed.error) for failed in result.failures})
-        return failure_fields(failures, len(set(request.receipt_handle)))
+            refusals.update({str(failed.receipt_handle): call.refusal(failed.error) for failed in result.failures})
+        return Failures(len(set(request.receipt_handle)), refusals)
 
-    fields = await call.delete_once(delete)
-    raise_failures(fields)
-    return fields
+    return await call.delete_once(delete)
 
 
 class ChangeMessageVisibility(OperationRequest, frozen=True):
@@ -176,18 +151,20 @@ class ChangeMessageVisibility(OperationRequest, frozen=True):
     visibility_timeout: Annotated[int, Whole(0, MAX_VISIBILITY_SECONDS)]
 
 
-async def change_message_visibility(call: Call, request: ChangeMessageVisibility) -> Fields:
+async def change_message_visibility(call: Call, request: ChangeMessageVisibility) -> datetime | None:
     """Set how long a received message stays hidden, from now on; 0 returns the message to the queue at once.
 
-    An action beyond CMQ's.
+    An operation beyond CMQ's.
+
+    Returns:
+        The time until which the message is hidden, None for a message that was returned.
     """
     queue = call.client.queue(request.queue_name)
     handle = to_handle(request.receipt_handle)
     if not request.visibility_timeout:
         await queue.release(handle)
-        return {}
-    changed = await queue.change_visibility(handle, request.visibility_timeout)
-    return {"nextVisibleTime": to_seconds(changed.next_visible_time)}
+        return None
+    return (await queue.change_visibility(handle, request.visibility_timeout)).next_visible_time
 
 
 class PeekMessage(OperationRequest, frozen=True):
@@ -198,62 +175,12 @@ class PeekMessage(OperationRequest, frozen=True):
     start: Annotated[int, Whole(0, (1 << 63) - 1)] = 0
 
 
-async def peek_message(call: Call, request: PeekMessage) -> Fields:
+async def peek_message(call: Call, request: PeekMessage) -> PeekPage:
     """Return messages in the order of sending without receiving them: counts, order and visibility stay.
 
-    ``nextStart`` is ``start`` of the next page, and is missing at the end. An action beyond CMQ's.
+    An operation beyond CMQ's.
     """
-    page = await call.client.queue(request.queue_name).peek(request.num_of_msg, start=request.start)
-    fields: dict[str, Any] = {"msgInfoList": [_peeked_fields(peeked) for peeked in page]}
-    if page.next_start is not None:
-        fields["nextStart"] = page.next_start
-    return fields
-
-
-def _peeked_fields(peeked: Peeked) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        **body_fields(peeked.body),
-        "msgId": peeked.id,
-        "state": peeked.state,
-        "enqueueTime": to_seconds(peeked.enqueue_time),
-        "dequeueCount": peeked.receive_count,
-    }
-    if peeked.visible_time is not None:
-        fields["nextVisibleTime"] = to_seconds(peeked.visible_time)
-    return fields
-
-
-def to_seconds(moment: datetime | None) -> int:
-    """Return a time as CMQ has times: whole seconds since 1970; 0 without a time."""
-    return 0 if moment is None else int(moment.timestamp())
-
-
-def failure_fields(failures: Mapping[str, Refusal], count: int) -> Fields:
-    """Return the fields of the answer to a batch of receipt handles of which some or all failed; {} without failures.
-
-    Args:
-        failures: the refusal of each failed handle.
-        count: number of different handles in the request.
-    """
-    if not failures:
-        return {}
-    all_failed = len(failures) == count
-    return {
-        "code": 6020 if all_failed else 6010,
-        "errorList": [
-            {"code": refusal.code, "message": refusal.message, "receiptHandle": handle}
-            for handle, refusal in failures.items()
-        ],
-    }
-
-
-def raise_failures(fields: Fields) -> None:
-    """Raise the refusal of a batch of receipt handles, if there are failures."""
-    errors: Sequence[Any] | None = fields.get("errorList")
-    if errors:
-        if fields["code"] == 6020:
-            raise Refusal(Reason.DELETES_FAILED, errorList=errors)
-        raise Refusal(Reason.DELETES_PARTLY_FAILED, errorList=errors)
+    return await call.client.queue(request.queue_name).peek(request.num_of_msg, start=request.start)
 
 
 def to_handle(text: str) -> int:
@@ -265,26 +192,6 @@ def to_handle(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 20 or int(text) >= 1 << 64:
         raise Refusal(Reason.HANDLE_MALFORMED, f"{text[:40]!r} is no receipt handle")
     return int(text)
-
-
-def body_fields(body: bytes) -> dict[str, str]:
-    """Return the fields of a body: text where it is UTF-8, else base64 with a field that says so."""
-    try:
-        return {"msgBody": body.decode()}
-    except UnicodeDecodeError:
-        return {"msgBody": base64.b64encode(body).decode(), "msgBodyEncoding": "base64"}
-
-
-def _message_fields(message: "Message[bytes]") -> dict[str, Any]:
-    return {
-        **body_fields(message.raw_body),
-        "msgId": message.id,
-        "receiptHandle": str(message.receipt_handle),
-        "enqueueTime": to_seconds(message.enqueue_time),
-        "firstDequeueTime": to_seconds(message.first_receive_time),
-        "nextVisibleTime": to_seconds(message.next_visible_time),
-        "dequeueCount": message.receive_count,
-    }
 
 
 OPERATIONS: Final = [

@@ -1,4 +1,4 @@
-"""Actions that publish: a message, or a batch that shares its tags or routing key."""
+"""Operations that publish: a message, or a batch that shares its tags or routing key."""
 
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, Final
@@ -7,7 +7,7 @@ from cmqd_client import Published
 from cmqd_client.errors import InvalidArgument, PermissionDenied
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
-from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.operation import Call, operation
 from cmqd_gateway.cmq.operations.filters import check_key, check_tags
 from cmqd_gateway.cmq.parameters import Items, OperationRequest
 from cmqd_gateway.cmq.reasons import Reason, Refusal
@@ -37,25 +37,23 @@ class BatchPublishMessage(OperationRequest, frozen=True):
     routing_key: str | None = None
 
 
-async def publish_message(call: Call, request: PublishMessage) -> Fields:
+async def publish_message(call: Call, request: PublishMessage) -> Sequence[str]:
     """Publish a message; a repeat of the same request is published once."""
     bodies = [request.msg_body]
-    published = await _publish(call, request.topic_name, bodies, request.msg_tag, request.routing_key)
-    return {"msgId": published[0].id}
+    return await _publish(call, request.topic_name, bodies, request.msg_tag, request.routing_key)
 
 
-async def batch_publish_message(call: Call, request: BatchPublishMessage) -> Fields:
+async def batch_publish_message(call: Call, request: BatchPublishMessage) -> Sequence[str]:
     """Publish messages in one step: all are published, or none is."""
-    published = await _publish(call, request.topic_name, request.msg_body, request.msg_tag, request.routing_key)
-    return {"msgList": [{"msgId": message.id} for message in published]}
+    return await _publish(call, request.topic_name, request.msg_body, request.msg_tag, request.routing_key)
 
 
 async def _publish(
     call: Call, topic_name: str, bodies: Sequence[bytes], tags: Sequence[str] | None, routing_key: str | None
-) -> list[Published]:
+) -> Sequence[str]:
     check_bodies(bodies)
-    different = check_tags("msgTag", tags or ())
-    key = check_key("routingKey", routing_key) if routing_key else None
+    different = check_tags(call.shown("msg_tag"), tags or ())
+    key = check_key(call.shown("routing_key"), routing_key) if routing_key else None
     topic = call.client.topic(topic_name)
     dedup_ids = call.dedup_ids(len(bodies))
 
@@ -85,7 +83,7 @@ async def _publish(
     # All messages of the request have the same tags or key. ``matched`` of a repeated request is None.
     if any(message.matched == 0 for message in published):
         raise await _nothing_matched(call, topic_name)
-    return published
+    return [message.id for message in published]
 
 
 async def _nothing_matched(call: Call, topic_name: str) -> Refusal:

@@ -1,21 +1,23 @@
-"""Actions on half messages, in the style of API 2.0: send, commit, roll back, list.
+"""Operations on half messages: send, commit, roll back, list.
 
 A half message is stored, and delivered after its commit. Queues that take half messages are created with
 ``transaction=1``.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from cmqd_client import TransactionStatus
+from cmqd_client.results import UndecidedPage
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
-from cmqd_gateway.cmq.numbers import seconds
-from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.failures import Failures
+from cmqd_gateway.cmq.operation import Call, operation
 from cmqd_gateway.cmq.parameters import Items, OperationRequest, QueueName, Whole, range_of
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
-Interval = Annotated[int, range_of(QUEUE["first_check_ms"])]
+Interval = Annotated[float, range_of(QUEUE["first_check_ms"])]
+"""Seconds, whole ones in API 2.0."""
 
 
 class SendHalfMessage(OperationRequest, frozen=True):
@@ -51,19 +53,17 @@ class ListHalfMessage(OperationRequest, frozen=True):
     limit: Annotated[int, Whole(1, 100)] = 20
 
 
-async def send_half_message(call: Call, request: SendHalfMessage) -> Fields:
+async def send_half_message(call: Call, request: SendHalfMessage) -> Sequence[str]:
     """Store a half message; a repeat of the same request is stored once."""
-    ids = await _send(call, request.queue_name, [request.msg_body], request.first_query_interval)
-    return {"msgId": ids[0]}
+    return await _send(call, request.queue_name, [request.msg_body], request.first_query_interval)
 
 
-async def batch_send_half_message(call: Call, request: BatchSendHalfMessage) -> Fields:
+async def batch_send_half_message(call: Call, request: BatchSendHalfMessage) -> Sequence[str]:
     """Store half messages in one step: all are stored, or none is."""
-    ids = await _send(call, request.queue_name, request.msg_body, request.first_query_interval)
-    return {"msgList": [{"msgId": message_id} for message_id in ids]}
+    return await _send(call, request.queue_name, request.msg_body, request.first_query_interval)
 
 
-async def _send(call: Call, queue_name: str, bodies: Sequence[bytes], first_check: int | None) -> Sequence[str]:
+async def _send(call: Call, queue_name: str, bodies: Sequence[bytes], first_check: float | None) -> Sequence[str]:
     check_bodies(bodies)
     queue = call.client.queue(queue_name)
     dedup_ids = call.dedup_ids(len(bodies))
@@ -76,55 +76,33 @@ async def _send(call: Call, queue_name: str, bodies: Sequence[bytes], first_chec
     return sent.ids
 
 
-async def commit_half_message(call: Call, request: DecideHalfMessages) -> Fields:
+async def commit_half_message(call: Call, request: DecideHalfMessages) -> Failures:
     """Commit half messages, which are delivered from now on; the same decision again succeeds."""
     return await _decide(call, request, TransactionStatus.COMMIT)
 
 
-async def rollback_half_message(call: Call, request: DecideHalfMessages) -> Fields:
+async def rollback_half_message(call: Call, request: DecideHalfMessages) -> Failures:
     """Roll half messages back, which drops them; the same decision again succeeds."""
     return await _decide(call, request, TransactionStatus.ROLLBACK)
 
 
-async def _decide(call: Call, request: DecideHalfMessages, status: TransactionStatus) -> Fields:
+async def _decide(call: Call, request: DecideHalfMessages, status: TransactionStatus) -> Failures:
     """Decide half messages independently.
 
     Raises:
-        Refusal: a message id is malformed (no message was decided); or the only message of the request was not decided;
-            or, of several, some (10760) or all (10750) were not decided, which ``errorList`` names.
+        Refusal: a message id is malformed; no message was decided.
     """
     message_ids = list(dict.fromkeys(request.msg_id))
     try:
         result = await call.client.queue(request.queue_name).end_transactions(message_ids, status, check=False)
     except ValueError as error:
         raise Refusal(Reason.MESSAGE_ID_INVALID, str(error)) from None
-    if not result.failures:
-        return {}
-    refusals = [(failed.id, call.refusal(failed.error)) for failed in result.failures]
-    if len(message_ids) == 1:
-        raise refusals[0][1]
-    reason = Reason.DECISIONS_PARTLY_FAILED if result.done else Reason.DECISIONS_FAILED
-    errors = [{"code": refusal.code, "message": refusal.message, "msgId": failed} for failed, refusal in refusals]
-    raise Refusal(reason, f"{len(errors)} of {len(message_ids)} messages were not decided", errorList=errors)
+    return Failures(len(message_ids), {failed.id: call.refusal(failed.error) for failed in result.failures})
 
 
-async def list_half_message(call: Call, request: ListHalfMessage) -> Fields:
+async def list_half_message(call: Call, request: ListHalfMessage) -> UndecidedPage:
     """List half messages that are not decided, in the order of sending; ``nextStart`` is absent on the last page."""
-    page = await call.client.queue(request.queue_name).half_messages(request.limit, start=request.start)
-    fields: dict[str, Any] = {
-        "halfMsgList": [
-            {
-                "msgId": half.id,
-                "enqueueTime": seconds(half.enqueue_time),
-                "queryCount": half.checks,
-                "lastQueryTime": seconds(half.last_check_time),
-                "nextQueryTime": seconds(half.next_check_time),
-                "lastAnswer": half.last_answer,
-            }
-            for half in page
-        ]
-    }
-    return fields if page.next_start is None else fields | {"nextStart": page.next_start}
+    return await call.client.queue(request.queue_name).half_messages(request.limit, start=request.start)
 
 
 OPERATIONS: Final = [
