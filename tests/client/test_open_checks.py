@@ -77,6 +77,25 @@ async def test_a_new_connection_registers_and_a_check_without_an_answer_comes_ag
     await taken.open_checks.close()
 
 
+async def test_a_renewed_registration_knows_a_queue_that_was_created_again(
+    client: Client, server: LocalServer, taken: Taken
+) -> None:
+    await taken.open_checks.open()
+    await taken.open_checks.renew()
+    assert await server.status("checkers") == 1
+    await server.admin.delete_queue("tx")
+    with pytest.raises(QueueNotFound):
+        await taken.open_checks.renew()
+    await server.admin.create_queue("tx", transactional=True)
+    await client.queue("tx").send_half_batch([b"a"])
+
+    await taken.open_checks.renew()
+
+    server.advance(LONGEST_INTERVAL)
+    await eventually(lambda: len(taken.checks) == 1)
+    await taken.open_checks.close()
+
+
 async def test_every_connection_of_a_client_registers(server: LocalServer) -> None:
     await server.admin.ensure_queue("tx", transactional=True)
     async with connect(server.url, connections=3) as client:

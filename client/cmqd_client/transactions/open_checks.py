@@ -35,14 +35,26 @@ class OpenChecks(Generic[BodyT]):
             NotTransactional, QueueNotFound, PermissionDenied: the server refuses the registration.
             ServerUnreachable, RequestTimeout, ConnectionLost: the server did not answer.
         """
-        channel = self._queue.channel
+        checks = self._queue.channel.checks
         # Before the registration, because checks may arrive together with its reply, and would have no taker.
-        channel.checks.add(self._queue.name, self._take)
+        checks.add(self._queue.name, self._take)
         try:
-            await channel.ask(operations.REGISTER_CHECKER, self._queue.name)
+            await self.renew()
         except BaseException:
-            channel.checks.discard(self._queue.name, self._take)
+            checks.discard(self._queue.name, self._take)
             raise
+
+    async def renew(self) -> None:
+        """Register again: a queue that was deleted and created again under its name knows no registration.
+
+        Without effect as long as the registration stands.
+
+        Raises:
+            NotTransactional, QueueNotFound, PermissionDenied, ServerUnreachable, RequestTimeout, ConnectionLost: see
+                :meth:`open`.
+        """
+        channel = self._queue.channel
+        await channel.ask(operations.REGISTER_CHECKER, self._queue.name)
         connections = channel.connections()
         if len(connections) > 1:
             channel.checks.register(self._queue.name, connections)
