@@ -1,4 +1,4 @@
-"""Attributes of queues, topics and subscriptions, as keyword arguments and as fields.
+"""Attributes of queues, topics, subscriptions and schedules, as keyword arguments and as fields.
 
 Made from ``cmqd_types.attributes`` by ``cmqd_bench.pages``; changes belong there.
 """
@@ -157,4 +157,26 @@ class SubscriptionValues(msgspec.Struct, frozen=True, kw_only=True):
     content_format: ContentFormat | str = ContentFormat.JSON
     filter_tags: list[str] = []
     binding_keys: list[str] = []
+    paused: bool = False
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """Attributes of a schedule; an omitted attribute, or None, has its default, or stays as it is."""
+
+    zone: str | None
+    """Time zone of the expression, UTC or a name of the tz database of the server (default UTC)."""
+
+
+class ScheduleValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Name and attributes of a schedule."""
+
+    name: str
+    id: int
+    """Changes if the schedule is deleted and created again."""
+    created: bool
+    """True if this call created the schedule."""
+
+    queue: str = ""
+    cron: str = ""
+    zone: str = ""
     paused: bool = False

@@ -8,10 +8,12 @@ queue like any other. The rules of :mod:`cmqd_client.queue` about durability, ti
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
+from cmqd_client.attributes import to_wire
+from cmqd_client.declared_attributes import ScheduleOptions, ScheduleValues
 from cmqd_client.links.channel import Channel
 from cmqd_client.messages.message_ids import MessageId, printed_id
 from cmqd_client.messages.outgoing import checked_body
@@ -21,22 +23,12 @@ from cmqd_client.replies.infos import info_fields
 from cmqd_client.results import Done
 from cmqd_protocol import messages as wire
 from cmqd_protocol import operations
+from cmqd_types.attributes import SCHEDULE, SCHEDULE_OPTIONS
 
 
-class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule at the time of the request."""
+class ScheduleInfo(ScheduleValues, frozen=True, kw_only=True):
+    """A schedule at the time of the request. Its queue may have been deleted since."""
 
-    name: str
-    id: int
-    """Changes if the schedule is deleted and created again."""
-    created: bool
-    """True if this call created the schedule."""
-
-    queue: str = ""
-    """Name of the queue; the queue may have been deleted since."""
-    cron: str = ""
-    zone: str = ""
-    paused: bool = False
     body: bytes
     headers: Mapping[str, str]
 
@@ -111,9 +103,9 @@ class Schedules:
         cron: str,
         body: bytes,
         *,
-        zone: str = "UTC",
         headers: Mapping[str, str] | None = None,
         paused: bool = False,
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
         """Create a schedule: the server sends the message at each time of the expression, from now on.
 
@@ -125,10 +117,10 @@ class Schedules:
             queue: an existing queue of the account that is not transactional.
             cron: minute, hour, day of the month, month, day of the week, as in crontab: ``*/15 * * * *``.
             body: 1 byte up to the queue's ``max_message_bytes``.
-            zone: time zone of the expression, a name of the tz database: ``Europe/Berlin``. A local time that does not
-                exist when clocks change comes later by the change; a time that comes twice counts once.
             headers: at most 32, 16 KiB in all.
             paused: True = no message is sent until :meth:`resume`.
+            **options: see :class:`ScheduleOptions`. In a zone like ``Europe/Berlin``, a local time that does not exist
+                when clocks change comes later by the change; a time that comes twice counts once.
 
         Raises:
             ScheduleExists: a schedule of this name exists; it was not changed.
@@ -137,7 +129,7 @@ class Schedules:
             TooManySchedules: the account is at its limit of 1,000 schedules, or of memory.
             DiskNearlyFull, Busy: try again after ``retry_after``.
         """
-        attributes: dict[str, Any] = {"queue": _name_of(queue), "cron": cron, "zone": zone}
+        attributes = _attributes(queue, cron, options)
         if paused:
             attributes["paused"] = True
         reply = await self._channel.ask(
@@ -152,8 +144,8 @@ class Schedules:
         cron: str,
         body: bytes,
         *,
-        zone: str = "UTC",
         headers: Mapping[str, str] | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
         """Create a schedule, or check that the existing schedule is the same. Repeated after a lost reply.
 
@@ -163,7 +155,7 @@ class Schedules:
             ScheduleDiffers: the schedule exists with other values; ``difference`` shows them. It was not changed.
             CmqError: as for :meth:`create`.
         """
-        attributes: dict[str, Any] = {"queue": _name_of(queue), "cron": cron, "zone": zone}
+        attributes = _attributes(queue, cron, options)
         reply = await self._channel.ask(
             operations.ENSURE_SCHEDULE, name, attributes, checked_body(body), _given(headers)
         )
@@ -175,10 +167,10 @@ class Schedules:
         *,
         queue: Queue[Any] | str | None = None,
         cron: str | None = None,
-        zone: str | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         paused: bool | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
         """Change the given values in one step, all or none; the others stay. Repeated after a lost reply.
 
@@ -188,10 +180,10 @@ class Schedules:
             name: the schedule.
             queue: see :meth:`create`; None = unchanged, as for the other values.
             cron: see :meth:`create`.
-            zone: see :meth:`create`.
             body: see :meth:`create`.
             headers: all headers, an empty mapping = no headers; None = unchanged.
             paused: see :meth:`pause`.
+            **options: see :class:`ScheduleOptions`.
 
         Raises:
             ScheduleNotFound: the schedule does not exist.
@@ -200,10 +192,10 @@ class Schedules:
         attributes: dict[str, Any] = {
             "queue": None if queue is None else _name_of(queue),
             "cron": cron,
-            "zone": zone,
             "paused": paused,
         }
         given = {field: value for field, value in attributes.items() if value is not None}
+        given |= to_wire("schedule", SCHEDULE_OPTIONS, options)
         new_body = None if body is None else checked_body(body)
         new_headers = None if headers is None else dict(headers)
         reply = await self._channel.ask(operations.SET_SCHEDULE, name, given, new_body, new_headers)
@@ -249,13 +241,20 @@ def _name_of(queue: Queue[Any] | str) -> str:
     return queue if isinstance(queue, str) else queue.name
 
 
+def _attributes(queue: Queue[Any] | str, cron: str, options: ScheduleOptions) -> dict[str, Any]:
+    # ``ensure`` compares the attributes that it is given. The zone is always one of them: a schedule in another zone
+    # differs from a schedule without a zone.
+    zone = {"zone": SCHEDULE["zone"].default}
+    return {"queue": _name_of(queue), "cron": cron, **zone, **to_wire("schedule", SCHEDULE_OPTIONS, options)}
+
+
 def _given(headers: Mapping[str, str] | None) -> dict[str, str] | None:
     return dict(headers) if headers else None
 
 
 def schedule_info(reply: wire.ScheduleInfo) -> ScheduleInfo:
     """Convert the reply about a schedule."""
-    fields = info_fields(ScheduleInfo, reply, {})
+    fields = info_fields(ScheduleInfo, reply, SCHEDULE)
     if "last_message_id" in fields:
         fields["last_message_id"] = printed_id(fields["last_message_id"])
     return ScheduleInfo(

@@ -47,7 +47,7 @@ from cmqd_client.consumers.consumption import ConsumerStatistics
 from cmqd_client.consumers.intake import MessageT
 from cmqd_client.consumers.options import LEASE
 from cmqd_client.consumers.running import STOP_SIGNALS, run_consumers
-from cmqd_client.declared_attributes import SubscriptionAttributes, TopicChanges
+from cmqd_client.declared_attributes import ScheduleOptions, SubscriptionAttributes, TopicChanges
 from cmqd_client.durations import Duration, to_seconds
 from cmqd_client.errors import PoisonMessage
 from cmqd_client.events import ClientState, ClientStatistics, OnEvent
@@ -1219,9 +1219,9 @@ class Schedules(Synchronous[AsyncSchedules]):
         cron: str,
         body: bytes,
         *,
-        zone: str = "UTC",
         headers: Mapping[str, str] | None = None,
         paused: bool = False,
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
         """Create a schedule: the server sends the message at each time of the expression, from now on. See
         :meth:`AsyncSchedules.create`.
@@ -1232,9 +1232,9 @@ class Schedules(Synchronous[AsyncSchedules]):
                 queue.asynchronous if isinstance(queue, Queue) else queue,
                 cron,
                 body,
-                zone=zone,
                 headers=headers,
                 paused=paused,
+                **options,
             )
         )
 
@@ -1245,13 +1245,13 @@ class Schedules(Synchronous[AsyncSchedules]):
         cron: str,
         body: bytes,
         *,
-        zone: str = "UTC",
         headers: Mapping[str, str] | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
         """Create a schedule, or check that the existing schedule is the same. See :meth:`AsyncSchedules.ensure`."""
         return self.portal.call(
             lambda: self.asynchronous.ensure(
-                name, queue.asynchronous if isinstance(queue, Queue) else queue, cron, body, zone=zone, headers=headers
+                name, queue.asynchronous if isinstance(queue, Queue) else queue, cron, body, headers=headers, **options
             )
         )
 
@@ -1261,10 +1261,10 @@ class Schedules(Synchronous[AsyncSchedules]):
         *,
         queue: Queue[Any] | str | None = None,
         cron: str | None = None,
-        zone: str | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         paused: bool | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
         """Change the given values in one step, all or none; the others stay. See :meth:`AsyncSchedules.set`."""
         return self.portal.call(
@@ -1272,10 +1272,10 @@ class Schedules(Synchronous[AsyncSchedules]):
                 name,
                 queue=queue.asynchronous if isinstance(queue, Queue) else queue,
                 cron=cron,
-                zone=zone,
                 body=body,
                 headers=headers,
                 paused=paused,
+                **options,
             )
         )
 

@@ -286,3 +286,5 @@ SUBSCRIPTION_CHANGES: Final = {name: attribute for name, attribute in SUBSCRIPTI
 """The attributes that a change can set."""
 SUBSCRIPTION_OPTIONS: Final = {name: each for name, each in SUBSCRIPTION_CHANGES.items() if name != "paused"}
 """Attributes of a new subscription beside its endpoint. The faces pause and resume a subscription by other acts."""
+SCHEDULE_OPTIONS: Final = {name: each for name, each in SCHEDULE.items() if name not in ("queue", "cron", "paused")}
+"""Attributes of a schedule that a caller may leave out, apart from the pause, which is another act."""

@@ -111,7 +111,7 @@ class Attribute(Struct, frozen=True, kw_only=True):
             return f"default {str(default).lower()}{fixed}"
         if self.unit is Unit.TEXTS:
             return f"up to {self.high}, default none"
-        return f"empty = none, the default{fixed}"
+        return (f"default {default}" if default else "empty = none, the default") + fixed
 
 
 def milliseconds(low: int, high: int, **rest: Any) -> Attribute:

@@ -27,8 +27,8 @@ SourceFileLoader.get_code = lambda loader, name: (
 path = Path(find_spec("cmqd_types").origin).parent / "attributes.py"
 line = '    colour_ms: Annotated[int, milliseconds(0, 60_000, label="Colour", help="Time of a colour")] = 5_000\\n'
 text = path.read_text()
-for after in ("\\n\\nclass TopicAttributes(", "\\n\\nclass SubscriptionAttributes(", "\\n\\nclass ScheduleAttributes("):
-    end = text.index(after)
+for after in ("class TopicAttributes(", "class SubscriptionAttributes(", "class ScheduleAttributes(", "QUEUE:"):
+    end = text.index(f"\\n\\n{after}")
     text = text[:end] + line + text[end:]
 texts[str(path)] = text
 
@@ -48,7 +48,7 @@ from cmqd.testing import LocalBroker
 from msgspec import json
 from msgspec.structs import asdict
 
-for name in ("QueueAttributes", "TopicAttributes", "TopicChanges", "SubscriptionAttributes"):
+for name in ("QueueAttributes", "TopicAttributes", "TopicChanges", "SubscriptionAttributes", "ScheduleOptions"):
     assert "colour" in getattr(keywords, name).__annotations__
 with LocalBroker() as broker, connect(broker.url) as client:
     info = client.create_queue_info("painted", colour=7)

@@ -31,7 +31,7 @@ _FIELDS = {
 }
 
 _HEAD = '''\
-"""Attributes of queues, topics and subscriptions, as keyword arguments and as fields.
+"""Attributes of queues, topics, subscriptions and schedules, as keyword arguments and as fields.
 
 Made from ``cmqd_types.attributes`` by ``cmqd_bench.pages``; changes belong there.
 """
@@ -110,6 +110,24 @@ class SubscriptionValues(msgspec.Struct, frozen=True, kw_only=True):
     id: int = 0
     """Changes if the subscription is made again. 0 = the server is too old to report the id."""
 '''
+_SCHEDULE_OPTIONS = '''
+
+class ScheduleOptions(TypedDict, total=False):
+    """Attributes of a schedule; an omitted attribute, or None, has its default, or stays as it is."""
+
+'''
+_SCHEDULE_VALUES = '''
+
+class ScheduleValues(msgspec.Struct, frozen=True, kw_only=True):
+    """Name and attributes of a schedule."""
+
+    name: str
+    id: int
+    """Changes if the schedule is deleted and created again."""
+    created: bool
+    """True if this call created the schedule."""
+
+'''
 
 
 def declared_attributes() -> str:
@@ -121,6 +139,8 @@ def declared_attributes() -> str:
         *(_TOPIC_VALUES, _fields(topic)),
         *(_SUBSCRIPTION_ATTRIBUTES, _keywords(attributes.SUBSCRIPTION_OPTIONS, " | None")),
         *(_SUBSCRIPTION_VALUES, _fields(subscription)),
+        *(_SCHEDULE_OPTIONS, _keywords(attributes.SCHEDULE_OPTIONS, " | None")),
+        *(_SCHEDULE_VALUES, _fields(attributes.SCHEDULE)),
     ]
     return "".join(parts)
 

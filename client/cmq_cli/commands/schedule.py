@@ -28,7 +28,10 @@ _SHOWN_CHARACTERS = 200
 
 _Cron = Annotated[str, Parameter(help=f"{SCHEDULE['cron'].help}: '*/15 * * * *', '0 9 * * mon-fri'.")]
 _Zone = Annotated[
-    str | None, Parameter(help=f"{SCHEDULE['zone'].help}: Europe/Berlin; UTC by default.", show_default=False)
+    str | None,
+    Parameter(
+        help=f"{SCHEDULE['zone'].help}: Europe/Berlin; {SCHEDULE['zone'].default} by default.", show_default=False
+    ),
 ]
 _File = Annotated[
     Path | None,
@@ -65,10 +68,10 @@ async def create(
     async with session.client() as client:
         if ensure:
             with differences_shown(output, name):
-                info = await client.schedules.ensure(name, queue, cron, content, zone=zone or "UTC", headers=headers)
+                info = await client.schedules.ensure(name, queue, cron, content, zone=zone or None, headers=headers)
         else:
             info = await client.schedules.create(
-                name, queue, cron, content, zone=zone or "UTC", headers=headers, paused=paused
+                name, queue, cron, content, zone=zone or None, headers=headers, paused=paused
             )
     following = "" if info.next_time is None else f"; the next message is sent at {show_time(info.next_time)}"
     output.result(_document(info), created_remark("schedule", name, info.created) + following)
