@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from aiohttp import web
 
-from cmqd_gateway.cmq.api2 import endpoint
+from cmqd_gateway.cmq import root
 from cmqd_gateway.console import events as console_events
 from cmqd_gateway.console import routes as console_routes
 from cmqd_gateway.gateway import Gateway
@@ -188,7 +188,7 @@ class GatewayServer:
 
 
 def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
-    yield from endpoint.routes(gateway, console_routes.serve_root)
+    yield from root.routes(gateway, console_routes.serve_root)
     yield from rest_routes.routes(gateway)
     # Before the console's pages, which take every other path below /console/.
     yield from console_events.routes(gateway)

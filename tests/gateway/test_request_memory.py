@@ -178,7 +178,7 @@ async def test_the_loop_hashes_few_bytes_for_a_wrong_signature(
             on_loop.append(2 * len(form["filler"]) * len(hosts))
         return unsigned_names(form, secret_key, hosts=hosts, **others)
 
-    monkeypatch.setattr("cmqd_gateway.cmq.api2.endpoint.unsigned_names", recorded)
+    monkeypatch.setattr("cmqd_gateway.cmq.api2.signed_forms.unsigned_names", recorded)
     async with GatewayRig(public_names=names, wrong_key_pause_seconds=0) as rig:
         request = {"Action": "ListQueue", "filler": "@" * size}
 

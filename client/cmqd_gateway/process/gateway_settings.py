@@ -20,8 +20,9 @@ and the request, of ``broker_patience_seconds`` each."""
 _NETWORK = Group("Network", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
 _CMQ = Group("CMQ's API 2.0", sort_key=3)
-_MONITORING = Group("Monitoring", sort_key=4)
-_LOGS = Group("Logs", sort_key=5)
+_API3 = Group("CMQ's API 3.0", sort_key=4)
+_MONITORING = Group("Monitoring", sort_key=5)
+_LOGS = Group("Logs", sort_key=6)
 
 
 def _range(group: Group, low: float, high: float, text: str) -> Parameter:
@@ -122,6 +123,13 @@ class Settings:
         bool,
         _text(_CMQ, "accept bodies that begin with '@' and are not signed, as CMQ's Python and PHP SDKs send them"),
     ] = True
+
+    api3_signed_action: Annotated[
+        bool, _text(_API3, "refuse requests over HTTP that do not sign X-TC-Action; no SDK signs it")
+    ] = False
+    api3_retention: Annotated[
+        bool, _text(_API3, "take MsgRetentionSeconds of queues for the retention; without, it is refused")
+    ] = False
 
     metrics_listen: Annotated[
         str, _text(_MONITORING, "address and port for /metrics alone; '' = on the listeners of the APIs")

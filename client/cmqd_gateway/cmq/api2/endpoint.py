@@ -8,7 +8,7 @@ A signature covers the path, so a request that was signed for one path is refuse
 Every outcome of API 2.0 is HTTP status 200, because SDKs take another status for a fault of the network.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from secrets import token_hex
@@ -22,48 +22,55 @@ from cmqd_gateway.cmq.api2.actions import TABLE, Action
 from cmqd_gateway.cmq.api2.fields import Fields
 from cmqd_gateway.cmq.api2.form import Form, form_steps, text_of, whole_of
 from cmqd_gateway.cmq.api2.repeats import DeleteAnswers, RequestRepeats
-from cmqd_gateway.cmq.api2.signature import SIGNATURE, is_body, is_host, other_reading, signed_hosts, unsigned_names
+from cmqd_gateway.cmq.api2.signature import SIGNATURE, is_body, other_reading
+from cmqd_gateway.cmq.api2.signed_forms import unsigned_of
 from cmqd_gateway.cmq.known_keys import WRONG_KEY, check_enabled, known_key
 from cmqd_gateway.cmq.performing import perform
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.hand_over import HandOver
 from cmqd_gateway.http.request_bodies import BodyRefused
-from cmqd_gateway.http.turns import HASHED_AT_ONCE, THREAD_BYTES, in_turns
+from cmqd_gateway.http.turns import in_turns
 from cmqd_gateway.process.gateway_logger import get_logger
 
 PATH: Final = "/v2/index.php"
 ROOT: Final = "/"
-Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+VERSION: Final = "Version"
+"""A parameter of API 3.0 alone."""
+FormHandler: TypeAlias = Callable[[web.Request, Form], Awaitable[web.StreamResponse]]
 
 _log = get_logger()
 
 
-def routes(gateway: Gateway, other_root: Handler) -> Iterable[web.AbstractRouteDef]:
-    """Return the routes of API 2.0; ``other_root`` handles a GET of ``/`` without an action."""
-    endpoint = Endpoint(gateway, other_root)
-    yield web.route("*", PATH, endpoint.handle)
-    yield web.post(ROOT, endpoint.handle)
-    yield web.get(ROOT, endpoint.handle_root)
+class _WithVersion(Exception):
+    """The form at ``/`` has a version: the request is of API 3.0."""
+
+    def __init__(self, form: Form) -> None:
+        super().__init__()
+        self.form = form
 
 
 class Endpoint:
     """Handles the requests of API 2.0."""
 
-    def __init__(self, gateway: Gateway, other_root: Handler) -> None:
+    def __init__(self, gateway: Gateway, with_version: FormHandler) -> None:
+        """Make the endpoint; ``with_version`` handles a form at ``/`` that has the parameter ``Version``."""
         self._gateway = gateway
-        self._other_root = other_root
+        self._with_version = with_version
         self._deletes = DeleteAnswers(gateway.now)
         self._request_ids = (f"{prefix}{number:08x}" for prefix in [token_hex(8)] for number in count(1))
 
-    async def handle_root(self, request: web.Request) -> web.StreamResponse:
-        """Handle a GET or HEAD of ``/``: a request of API 2.0 has an action, a browser has none."""
-        if request.method == "GET" and "Action" in request.rel_url.query:
-            return await self.handle(request)
-        return await self._other_root(request)
-
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Handle a request; cancelled when its connection is lost."""
+        try:
+            return await self._answered(request)
+        except _WithVersion as request_of_api3:
+            form = request_of_api3.form
+        return await self._with_version(request, form)
+
+    # ------------------------------------------------------------------ inside
+
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
         request_id = next(self._request_ids)
         with self._gateway.hand_over() as hand_over:
             try:
@@ -72,6 +79,8 @@ class Endpoint:
                 if refusal.reason in WRONG_KEY:
                     await self._gateway.pause_refusal(request, refusal)
                 return _response(request_id, refusal.code, refusal.message, refusal.fields)
+            except _WithVersion:
+                raise
             except Exception as bug:
                 _log.error(
                     "request_failed",
@@ -86,10 +95,10 @@ class Endpoint:
                 await hand_over.write(request, response)
             return response
 
-    # ------------------------------------------------------------------ inside
-
     async def _run(self, request: web.Request, hand_over: HandOver) -> Fields:
         form = await self._form(request)
+        if request.path == ROOT and VERSION in form:
+            raise _WithVersion(form)
         chosen = self._action(form)
         key = await self._authenticated(request, form)
         repeats = RequestRepeats(key, form, self._deletes, self._gateway.connections.client)
@@ -146,7 +155,7 @@ class Endpoint:
                 f" {settings.timestamp_behind_seconds} s behind to {settings.timestamp_ahead_seconds} s ahead",
             )
         key = await known_key(self._gateway, secret_id, request.remote)
-        unsigned = await self._unsigned(request, form, key)
+        unsigned = await unsigned_of(self._gateway, request, form, key)
         if unsigned is None:
             raise Refusal(Reason.AUTHENTICATION_FAILED, "the signature is wrong")
         self._check_reading(form, unsigned)
@@ -179,26 +188,6 @@ class Endpoint:
                 f"the signed text can be read in another way, because of '&' or '=' in the name or value of"
                 f" {name[:_SHOWN_CHARACTERS]!r}",
             )
-
-    async def _unsigned(self, request: web.Request, form: Form, key: KeySecret) -> Sequence[str] | None:
-        """Return the parameters that the signature leaves out; None if the signature is wrong."""
-        check = partial(unsigned_names, form, key.secret_key, method=request.method, path=request.path)
-        size = sum(map(len, form.values()))
-        host = request.headers.get("Host", "")
-        if not is_host(host):
-            return None
-        is_small = size < THREAD_BYTES
-        # Almost all clients sign the Host header.
-        if is_small and (unsigned := check(hosts=[host])) is not None:
-            return unsigned
-        ports = (self._gateway.port_of(request), 443 if request.scheme == "https" else 80)
-        hosts = signed_hosts(host, self._gateway.settings.public_names, ports)
-        if is_small:
-            hosts.remove(host)
-        # A wrong signature is hashed for every host, with and without the values that begin with "@".
-        if is_small and 2 * size * len(hosts) <= HASHED_AT_ONCE:
-            return check(hosts=hosts)
-        return await self._gateway.hashes.run(partial(check, hosts=hosts))
 
 
 _HEADERS: Final = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}

@@ -18,6 +18,7 @@ import hmac
 from collections.abc import Iterable, Mapping, Sequence
 
 SIGNATURE = "Signature"
+BODY = "msgBody"
 SHA256 = "HmacSHA256"
 _NAMES_OF_SHA256 = frozenset({SHA256.encode(), b"sha256"})
 """The second name is that of CMQ's TCP SDK, in the part that manages queues over HTTP."""
@@ -59,24 +60,29 @@ def unsigned_names(
     return None
 
 
-def is_body(name: str) -> bool:
+def is_body(name: str, body: str = BODY) -> bool:
     """Return True for a parameter with a body of a message: ``msgBody``, ``msgBody.0`` ..."""
-    return name.partition(".")[0] == "msgBody"
+    return name.partition(".")[0] == body
 
 
-def other_reading(form: Mapping[str, bytes]) -> str | None:
+def other_reading(form: Mapping[str, bytes], body: str = BODY, targets: Sequence[bytes] = _TARGETS) -> str | None:
     """Return a parameter of a send or publish that could have been other parameters when the text was signed.
 
     A body may have any bytes, ``&queueName=other`` among them. Read as a parameter, these bytes send the rest of the
     body to another queue, where the broker does not know the send. The name of the first queue then stands in the value
     or in the name of another parameter, so such values and names are refused.
+
+    Args:
+        form: the parameters.
+        body: name of the parameter with bodies.
+        targets: begins of parameters with the name of a queue or topic.
     """
-    if not any(map(is_body, form)):
+    if not any(is_body(name, body) for name in form):
         return None
     for name, value in form.items():
         if "&" in name or "=" in name:
             return name
-        if b"&" in value and not is_body(name) and any(target in value for target in _TARGETS):
+        if b"&" in value and not is_body(name, body) and any(target in value for target in targets):
             return name
     return None
 
