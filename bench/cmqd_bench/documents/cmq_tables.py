@@ -53,20 +53,20 @@ def tests_of(action: str, strings: dict[str, set[str]]) -> list[str]:
 
 
 def _meaning(action: Action) -> str:
-    """Return the first sentence of the function's docstring."""
+    """Return the first sentence of the function's docstring, and the note of API 2.0."""
     text = " ".join((action.operation.run.__doc__ or "").partition("\n\n")[0].split())
-    return text.partition(". ")[0].removesuffix(".").replace("``", "`")
+    meaning = text.partition(". ")[0].removesuffix(".")
+    return (f"{meaning}; {action.note}" if action.note else meaning).replace("``", "`")
 
 
 def _parameters(action: Action) -> Iterable[str]:
     """Yield the parameters of an action: the name, ``.n`` for a list, the kind and the range."""
     for parameter in action.reader.fields:
         field = parameter.field
-        described = [KINDS[field.kind], *(_range(limit) for limit in (field.items, *field.checks))]
-        for name in (parameter.name, *parameter.twins):
-            shown = f"`{name}{'.n' if field.items else ''}`"
-            shown = f"**{shown}**" if field.is_required else shown
-            yield f"{shown}: {', '.join(filter(None, described))}"
+        described = [KINDS.get(field.kind, "JSON"), *(_range(limit) for limit in (field.items, *field.checks))]
+        shown, *twins = (f"`{name}{'.n' if field.items else ''}`" for name in (parameter.name, *parameter.twins))
+        names = [f"**{shown}**" if field.is_required else shown, *twins]
+        yield f"{' or '.join(names)}: {', '.join(filter(None, described))}"
 
 
 def _range(limit: Any) -> str:

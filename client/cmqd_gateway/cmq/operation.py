@@ -4,8 +4,8 @@ A declaration has no name, unit or encoding of a door: a door (API 2.0, API 3.0,
 into the request type, and encodes the answer.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -21,8 +21,6 @@ from cmqd_types.sentences import Words
 
 R = TypeVar("R", bound=OperationRequest)
 T = TypeVar("T")
-Fields: TypeAlias = Mapping[str, Any]
-"""Fields of an answer of API 2.0, as long as its operations return them."""
 
 
 class Operation(msgspec.Struct, frozen=True):

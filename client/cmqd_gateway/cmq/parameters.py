@@ -77,7 +77,13 @@ def range_of(attribute: Attribute) -> Whole:
 
 
 def camel(field: str) -> str:
-    """Return the parameter of a field of a request, in API 2.0: ``queueName`` for ``queue_name``."""
+    """Return the parameter of a field of a request, in API 2.0: ``queueName`` for ``queue_name``.
+
+    A field of an object is ``object.field``.
+    """
+    whole, dot, part = field.partition(".")
+    if dot:
+        return f"{camel(part)} of {camel(whole)}"
     first, *others = field.split("_")
     return first + "".join([word.capitalize() for word in others])
 

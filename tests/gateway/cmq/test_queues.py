@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cmqd_gateway.cmq.api2.dead_letter_json import policy_fields
 from cmqd_gateway.cmq.numbers import bounded, whole_seconds
-from cmqd_gateway.cmq.operations.dead_letters import ShownPolicy, shown_policy
+from cmqd_gateway.cmq.operations.dead_letters import shown_queue
 from cmqd_gateway.cmq.reasons import Reason
 from support.client.local_server import LocalServer
 from support.gateway.cmq_calls import CmqCalls
@@ -308,4 +309,9 @@ async def test_a_redrive_to_a_named_queue_can_be_cancelled(calls: CmqCalls, serv
 async def test_a_dead_letter_queue_that_cannot_be_read_is_shown_by_name(server: LocalServer) -> None:
     info = replace(await server.info("orders"), dead_letter_queue="gone", dead_letter_max_receives=5)
 
-    assert await shown_policy(server.admin, info) == ShownPolicy("", "gone", 0, max_receive_count=5)
+    assert policy_fields(await shown_queue(server.admin, info)) == {
+        "deadLetterQueue": "",
+        "deadLetterQueueName": "gone",
+        "policy": 0,
+        "maxReceiveCount": 5,
+    }

@@ -151,6 +151,9 @@ class FormField(msgspec.Struct, frozen=True):
     """Further spellings, for a form without the name."""
     field: Field
     convert: Callable[[str, bytes], Any]
+    may_be_empty: bool
+    """False for a parameter whose empty value is a value left out: SDKs send such values for options that the program
+    left out."""
 
 
 class FormReader:
@@ -176,7 +179,8 @@ class FormReader:
             name = camel(field.name)
             spellings = tuple(twin for twin, meant in twins.items() if meant == name)
             convert = converters.get(field.name) or _CONVERTERS[field.kind]
-            self.fields.append(FormField(name, spellings, field, convert))
+            may_be_empty = field.kind not in (str, int, float)
+            self.fields.append(FormField(name, spellings, field, convert, may_be_empty))
         self._list_names = {name for each in self.fields if each.field.items for name in (each.name, *each.twins)}
         self._single_names = {name for each in self.fields if not each.field.items for name in (each.name, *each.twins)}
 
@@ -200,8 +204,7 @@ class FormReader:
             value = form.get(name)
             if each.twins and not value:
                 name, value = next(((twin, form[twin]) for twin in each.twins if form.get(twin)), (name, value))
-            if value is None or (not value and field.kind is not bytes):
-                # SDKs send empty values for options that the program left out.
+            if value is None or not (value or each.may_be_empty):
                 if field.is_required:
                     raise Refusal(Reason.MISSING_PARAMETER, name)
                 continue

@@ -1,104 +1,69 @@
-"""Dead-letter queues: the policy of a queue as JSON, the unbinding, and the move of dead letters to their queues.
+"""Operations on dead-letter queues: the policy of a queue, the unbinding, and the move of dead letters to their queues.
 
-    deadLetterPolicy = {"deadLetterQueue": "orders-dead", "policy": 0, "maxReceiveCount": 5}
-    deadLetterPolicy = {"deadLetterQueue": "orders-dead", "policy": 1, "maxTimeToLive": 3600}
-
-``deadLetterQueue`` is a name in requests and an id in answers, as in CMQ. Programs send a policy of an answer back;
+A dead-letter queue is a name in requests and an id in answers, as in CMQ. Programs send a policy of an answer back;
 therefore requests take an id too.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from cmqd_client import Client, QueueAttributes, QueueInfo, Redrive
 from cmqd_client.errors import PermissionDenied, QueueNotFound
-from cmqd_gateway.cmq.identifiers import QUEUE_ID, queue_id
-from cmqd_gateway.cmq.numbers import seconds, whole_seconds
-from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.identifiers import QUEUE_ID
+from cmqd_gateway.cmq.operation import Call, operation
 from cmqd_gateway.cmq.parameters import OperationRequest, QueueName, Whole, range_of
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_types.attributes import QUEUE
 
 RECEIVES: Final = 0
-"""``policy`` of a limit of receives."""
+"""The policy of a limit of receives."""
 AGE: Final = 1
-"""``policy`` of a limit of time."""
+"""The policy of a limit of time."""
 
 
-class Policy(msgspec.Struct, frozen=True, rename="camel"):
-    """A dead-letter policy in a request. Numbers may be texts: some SDKs write all values as texts."""
+class DeadLetterPolicy(msgspec.Struct, frozen=True):
+    """The dead-letter policy of a queue in a request."""
 
     dead_letter_queue: str = ""
     """Name or id of a queue; empty = none."""
-    policy: int | str = RECEIVES
-    max_receive_count: int | str | None = None
-    max_time_to_live: int | str | None = None
-
-
-class ShownPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A dead-letter policy in an answer."""
-
-    dead_letter_queue: str
-    """The id, as in CMQ; empty if the queue cannot be read with this key."""
-    dead_letter_queue_name: str
-    policy: int
+    policy: int = RECEIVES
     max_receive_count: int | None = None
     max_time_to_live: int | None = None
+    """Seconds."""
 
 
-_POLICIES = msgspec.json.Decoder(Policy)
+def _limit_of(call: Call, policy: DeadLetterPolicy) -> tuple[int, int]:
+    """Return the kind of a policy, and its limit (receives, or seconds)."""
+    kind = _number(call, "policy", policy.policy, Whole(RECEIVES, AGE))
+    if kind == RECEIVES:
+        allowed = range_of(QUEUE["dead_letter_max_receives"])
+        return kind, _number(call, "max_receive_count", policy.max_receive_count, allowed)
+    return kind, _number(call, "max_time_to_live", policy.max_time_to_live, range_of(QUEUE["dead_letter_after_ms"]))
 
 
-def parse_policy(text: bytes | None) -> Policy | None:
-    """Read ``deadLetterPolicy``; None = the request has none. An empty text is the policy without a queue.
+def _number(call: Call, field: str, value: int | None, allowed: Whole) -> int:
+    name = call.shown(f"dead_letter_policy.{field}")
+    if value is None:
+        raise Refusal(Reason.MISSING_PARAMETER, name)
+    if not allowed.low <= value <= allowed.high:
+        raise Refusal(Reason.OUT_OF_RANGE, f"{name} is {value}; the range is {allowed.low} to {allowed.high}")
+    return value
+
+
+async def policy_attributes(call: Call, policy: DeadLetterPolicy | None) -> QueueAttributes:
+    """Return the attributes of a queue for a policy; none without a policy.
 
     Raises:
-        Refusal: the text is not JSON, or not of this form, or a number is missing or out of range.
+        Refusal: a number is missing or out of range.
     """
-    if text is None:
-        return None
-    try:
-        policy = _POLICIES.decode(text) if text.strip() else Policy()
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refusal(Reason.PARAMETERS_ERROR, f"deadLetterPolicy is not a dead-letter policy: {error}") from None
-    except RecursionError:
-        raise Refusal(Reason.PARAMETERS_ERROR, "deadLetterPolicy is nested too deeply") from None
-    if policy.dead_letter_queue:
-        _limit_of(policy)
-    return policy
-
-
-def _limit_of(policy: Policy) -> tuple[int, int]:
-    """Return the kind of a policy, and its limit (receives, or seconds)."""
-    kind = _number("policy", policy.policy, Whole(RECEIVES, AGE))
-    if kind == RECEIVES:
-        return kind, _number("maxReceiveCount", policy.max_receive_count, range_of(QUEUE["dead_letter_max_receives"]))
-    return kind, _number("maxTimeToLive", policy.max_time_to_live, range_of(QUEUE["dead_letter_after_ms"]))
-
-
-def _number(name: str, value: int | str | None, allowed: Whole) -> int:
-    if value is None:
-        raise Refusal(Reason.MISSING_PARAMETER, f"{name} of deadLetterPolicy")
-    try:
-        number = int(value)
-    except ValueError:
-        raise Refusal(Reason.WRONG_TYPE, f"{name} of deadLetterPolicy must be a whole number") from None
-    if not allowed.low <= number <= allowed.high:
-        limits = f"{allowed.low} to {allowed.high}"
-        raise Refusal(Reason.OUT_OF_RANGE, f"{name} of deadLetterPolicy is {number}; the range is {limits}")
-    return number
-
-
-async def policy_attributes(client: Client, policy: Policy | None) -> QueueAttributes:
-    """Return the attributes of a queue for a policy; none without a policy."""
     if policy is None:
         return {}
     if not policy.dead_letter_queue:
         return {"dead_letter_queue": ""}
-    kind, limit = _limit_of(policy)
+    kind, limit = _limit_of(call, policy)
     return {
-        "dead_letter_queue": await _name_of(client, policy.dead_letter_queue),
+        "dead_letter_queue": await _name_of(call.client, policy.dead_letter_queue),
         # CMQ's queues have a single policy. The other limit is set to 0, or the former policy would stay in effect.
         "dead_letter_max_receives": limit if kind == RECEIVES else 0,
         "dead_letter_after": limit if kind == AGE else 0,
@@ -125,35 +90,34 @@ async def _name_of(client: Client, given: str) -> str:
             return found
 
 
-async def shown_policy(client: Client, info: QueueInfo) -> ShownPolicy | None:
-    """Return the policy of a queue for an answer; None without a dead-letter queue."""
-    name = info.dead_letter_queue
-    if not name:
-        return None
+class ShownQueue(msgspec.Struct, frozen=True):
+    """A queue with its dead-letter queue."""
+
+    info: QueueInfo
+    dead_letter_queue_id: int | None
+    """None = no dead-letter queue, or a queue that cannot be read with this key."""
+
+
+async def shown_queue(client: Client, info: QueueInfo) -> ShownQueue:
+    """Return a queue with its dead-letter queue."""
+    if not info.dead_letter_queue:
+        return ShownQueue(info, None)
     try:
-        shown_id = queue_id((await client.queue(name).attributes()).id)
+        return ShownQueue(info, (await client.queue(info.dead_letter_queue).attributes()).id)
     except (QueueNotFound, PermissionDenied):
         # The queue was unbound and deleted meanwhile, or no pattern of this key matches its name.
-        shown_id = ""
-    if info.dead_letter_max_receives:
-        return ShownPolicy(shown_id, name, RECEIVES, max_receive_count=info.dead_letter_max_receives)
-    return ShownPolicy(shown_id, name, AGE, max_time_to_live=whole_seconds(info.dead_letter_after))
+        return ShownQueue(info, None)
 
 
 class UnbindDeadLetter(OperationRequest, frozen=True):
-    """Parameters of UnbindDeadLetter; the documents of CMQ's later APIs call the queue ``sourceQueueName``."""
+    """Parameters of UnbindDeadLetter."""
 
-    queue_name: str | None = None
-    source_queue_name: str | None = None
+    queue_name: str
 
 
-async def unbind_dead_letter(call: Call, request: UnbindDeadLetter) -> Fields:
+async def unbind_dead_letter(call: Call, request: UnbindDeadLetter) -> None:
     """Remove the dead-letter policy of a queue."""
-    name = request.queue_name or request.source_queue_name
-    if name is None:
-        raise Refusal(Reason.MISSING_PARAMETER, "queueName")
-    await call.client.queue(name).set_attributes(dead_letter_queue="")
-    return {}
+    await call.client.queue(request.queue_name).set_attributes(dead_letter_queue="")
 
 
 class RedriveDeadLetters(OperationRequest, frozen=True):
@@ -172,39 +136,20 @@ class RedriveRequest(OperationRequest, frozen=True):
     queue_name: QueueName
 
 
-def redrive_fields(redrive: Redrive) -> Fields:
-    """Return the progress of a redrive as fields of an answer."""
-    fields: dict[str, Any] = {
-        "queueName": redrive.queue,
-        "running": int(redrive.running),
-        "reason": redrive.reason,
-        "movedMsgNum": redrive.moved,
-        "remainingMsgNum": redrive.remaining,
-        "missingOrigins": redrive.missing_origins,
-        "startTime": seconds(redrive.start_time),
-        "endTime": seconds(redrive.end_time),
-    }
-    if redrive.target is not None:
-        fields["targetQueueName"] = redrive.target
-    if redrive.max_per_second is not None:
-        fields["maxPerSecond"] = redrive.max_per_second
-    return fields
-
-
-async def redrive_dead_letters(call: Call, request: RedriveDeadLetters) -> Fields:
+async def redrive_dead_letters(call: Call, request: RedriveDeadLetters) -> Redrive:
     """Start to move the messages of a dead-letter queue to their queues, or to one queue, in the background."""
     queue = call.client.queue(request.queue_name)
-    return redrive_fields(await queue.redrive(request.target_queue_name, max_per_second=request.max_per_second))
+    return await queue.redrive(request.target_queue_name, max_per_second=request.max_per_second)
 
 
-async def get_redrive(call: Call, request: RedriveRequest) -> Fields:
+async def get_redrive(call: Call, request: RedriveRequest) -> Redrive:
     """Return the progress of the redrive of a queue, or the result of its last redrive."""
-    return redrive_fields(await call.client.queue(request.queue_name).redrive_status())
+    return await call.client.queue(request.queue_name).redrive_status()
 
 
-async def cancel_redrive(call: Call, request: RedriveRequest) -> Fields:
+async def cancel_redrive(call: Call, request: RedriveRequest) -> Redrive:
     """End a redrive; moved messages stay moved."""
-    return redrive_fields(await call.client.queue(request.queue_name).cancel_redrive())
+    return await call.client.queue(request.queue_name).cancel_redrive()
 
 
 OPERATIONS: Final = [

@@ -29,7 +29,7 @@ class SendMessage(OperationRequest, frozen=True):
 
 
 async def send_message(call: Call, request: SendMessage) -> Sequence[str]:
-    """Send a message; a repeat of the same request is stored once."""
+    """Send a message."""
     check_bodies([request.msg_body])
     (dedup_id,) = call.dedup_ids(1)
     queue = call.client.queue(request.queue_name)
@@ -107,7 +107,7 @@ class DeleteMessage(OperationRequest, frozen=True):
 
 
 async def delete_message(call: Call, request: DeleteMessage) -> None:
-    """Delete a received message; a repeat of the same request gets the first answer."""
+    """Delete a received message."""
     handle = to_handle(request.receipt_handle)
 
     async def delete(client: Client) -> Failures:
@@ -125,7 +125,7 @@ class BatchDeleteMessage(OperationRequest, frozen=True):
 
 
 async def batch_delete_message(call: Call, request: BatchDeleteMessage) -> Failures:
-    """Delete received messages; ``errorList`` has the failures."""
+    """Delete received messages."""
     refusals: dict[str, Refusal] = {}
     handles: list[int] = []
     for text in request.receipt_handle:

@@ -38,7 +38,7 @@ class BatchPublishMessage(OperationRequest, frozen=True):
 
 
 async def publish_message(call: Call, request: PublishMessage) -> Sequence[str]:
-    """Publish a message; a repeat of the same request is published once."""
+    """Publish a message."""
     bodies = [request.msg_body]
     return await _publish(call, request.topic_name, bodies, request.msg_tag, request.routing_key)
 

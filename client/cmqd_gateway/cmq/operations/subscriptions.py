@@ -1,21 +1,17 @@
-"""Actions on subscriptions: subscribe and unsubscribe, list, read and change attributes, clear filter tags.
-
-CMQ's SDKs spell some names in two ways (``protocol`` and ``protocal``, ``filterTag`` and ``filterTags``, ``bindingKey``
-and, in PHP, ``bindindKey``). Requests take both, and answers have both.
-"""
+"""Operations on subscriptions: subscribe and unsubscribe, list, read and change attributes, clear filter tags."""
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final
+
+import msgspec
 
 from cmqd_client import SubscriptionInfo
 from cmqd_client.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound
 from cmqd_client.subscription import ContentFormat, RetryStrategy, SubscriptionAttributes
-from cmqd_gateway.cmq.identifiers import subscription_id
 from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
-from cmqd_gateway.cmq.numbers import bounded, seconds
-from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.operation import Call, operation
 from cmqd_gateway.cmq.operations.filters import check_key, check_tags
 from cmqd_gateway.cmq.parameters import Items, OperationRequest, Whole
 from cmqd_gateway.cmq.reasons import Reason, Refusal
@@ -47,20 +43,17 @@ class SetSubscriptionAttributes(OperationRequest, frozen=True):
     notify_strategy: str | None = None
     notify_content_format: str | None = None
     filter_tag: Tags | None = None
-    filter_tags: Tags | None = None
     binding_key: Keys | None = None
-    bindind_key: Keys | None = None
 
 
 class Subscribe(SetSubscriptionAttributes, frozen=True, kw_only=True):
     """Parameters of Subscribe."""
 
-    protocol: str | None = None
-    protocal: str | None = None
     endpoint: str
+    protocol: str
 
 
-def subscription_attributes(request: SetSubscriptionAttributes) -> SubscriptionAttributes:
+def _attributes(call: Call, request: SetSubscriptionAttributes) -> SubscriptionAttributes:
     """Return the attributes that a request names.
 
     Raises:
@@ -70,28 +63,28 @@ def subscription_attributes(request: SetSubscriptionAttributes) -> SubscriptionA
     if request.notify_strategy is not None:
         strategy = STRATEGIES.get(request.notify_strategy)
         if strategy is None:
-            raise _unknown(Reason.STRATEGY_UNKNOWN, "notifyStrategy", request.notify_strategy, STRATEGIES)
+            name = call.shown("notify_strategy")
+            raise _unknown(Reason.STRATEGY_UNKNOWN, name, request.notify_strategy, STRATEGIES)
         attributes["strategy"] = strategy
     if request.notify_content_format is not None:
         content_format = CONTENT_FORMATS.get(request.notify_content_format)
         if content_format is None:
-            given = request.notify_content_format
-            raise _unknown(Reason.CONTENT_FORMAT_UNKNOWN, "notifyContentFormat", given, CONTENT_FORMATS)
+            name, given = call.shown("notify_content_format"), request.notify_content_format
+            raise _unknown(Reason.CONTENT_FORMAT_UNKNOWN, name, given, CONTENT_FORMATS)
         attributes["content_format"] = content_format
-    tags = request.filter_tag if request.filter_tag is not None else request.filter_tags
-    if tags is not None:
-        attributes["filter_tags"] = check_tags("filterTag", tags)
-    keys = request.binding_key if request.binding_key is not None else request.bindind_key
-    if keys is not None:
-        attributes["binding_keys"] = [check_key("bindingKey", key) for key in keys]
+    if request.filter_tag is not None:
+        attributes["filter_tags"] = check_tags(call.shown("filter_tag"), request.filter_tag)
+    if request.binding_key is not None:
+        name = call.shown("binding_key")
+        attributes["binding_keys"] = [check_key(name, key) for key in request.binding_key]
     return attributes
 
 
-async def without_ignored_keys(
+async def _without_ignored_keys(
     call: Call, request: SetSubscriptionAttributes, ask: Callable[[SubscriptionAttributes], Awaitable[SubscriptionInfo]]
 ) -> SubscriptionInfo:
     """Return the answer to a request with the attributes of ``request``; a topic that filters by tags ignores keys."""
-    attributes = subscription_attributes(request)
+    attributes = _attributes(call, request)
     # With tags the keys are left out from the start: a topic with routing keys refuses the tags.
     is_ignored = bool(attributes.get("filter_tags") and attributes.pop("binding_keys", None))
     try:
@@ -112,61 +105,47 @@ def _unknown(reason: Reason, name: str, value: str, known: dict[str, Any]) -> Re
     return Refusal(reason, f"{name} is {value[:80]!r}; it must be {' or '.join(known)}")
 
 
-def endpoint(request: Subscribe) -> dict[str, str]:
+def _endpoint(call: Call, request: Subscribe) -> dict[str, str]:
     """Return the endpoint as an argument of the client: a queue or a URL.
 
     Raises:
-        Refusal: the protocol is missing or unknown, or the endpoint does not fit the protocol.
+        Refusal: the protocol is unknown, or the endpoint does not fit the protocol.
     """
-    protocol, target = request.protocol or request.protocal, request.endpoint
-    if protocol is None:
-        raise Refusal(Reason.MISSING_PARAMETER, "protocol")
+    protocol, target = request.protocol, request.endpoint
+    protocol_name, name = call.shown("protocol"), call.shown("endpoint")
     if protocol == QUEUE:
         if "://" in target:
             raise Refusal(
-                Reason.ENDPOINT_FORMAT, "protocol is queue, so endpoint must be the name of a queue, not a URL"
+                Reason.ENDPOINT_FORMAT, f"{protocol_name} is queue, so {name} must be the name of a queue, not a URL"
             )
         return {"queue": target}
     if protocol not in URL_PROTOCOLS:
-        raise Refusal(Reason.PROTOCOL_UNKNOWN, f"protocol is {protocol[:80]!r}; it must be http, https or queue")
+        raise Refusal(Reason.PROTOCOL_UNKNOWN, f"{protocol_name} is {protocol[:80]!r}; it must be http, https or queue")
     if _BLANKS.search(target):
-        raise Refusal(Reason.URL_WITH_BLANKS, "endpoint has a blank; write it as %20")
+        raise Refusal(Reason.URL_WITH_BLANKS, f"{name} has a blank; write it as %20")
     if not target.lower().startswith(f"{protocol}://"):
-        raise Refusal(Reason.ENDPOINT_FORMAT, f"protocol is {protocol}, so endpoint must begin with {protocol}://")
+        raise Refusal(Reason.ENDPOINT_FORMAT, f"{protocol_name} is {protocol}, so {name} must begin with {protocol}://")
     return {"url": target}
 
 
-def subscription_fields(info: SubscriptionInfo, topic_owner: str) -> Fields:
-    """Return a subscription's attributes and counts as fields of an answer."""
-    strategies = {strategy: name for name, strategy in STRATEGIES.items()}
-    formats = {content_format: name for name, content_format in CONTENT_FORMATS.items()}
-    return {
-        "topicOwner": topic_owner,
-        "topicName": info.topic,
-        "subscriptionName": info.name,
-        "subscriptionId": subscription_id(info.id),
-        "msgCount": bounded(info.waiting + info.in_retry),
-        "protocol": info.protocol,
-        "protocal": info.protocol,
-        "endpoint": info.endpoint,
-        "notifyStrategy": strategies.get(RetryStrategy(info.strategy), info.strategy),
-        "notifyContentFormat": formats.get(ContentFormat(info.content_format), info.content_format),
-        "createTime": seconds(info.create_time),
-        "lastModifyTime": seconds(info.modify_time),
-        "bindingKey": info.binding_keys,
-        "bindindKey": info.binding_keys,
-        "filterTag": info.filter_tags,
-        "filterTags": info.filter_tags,
-        "lastError": info.last_error or "",
-    }
+class ShownSubscription(msgspec.Struct, frozen=True):
+    """A subscription with the account of its topic."""
+
+    info: SubscriptionInfo
+    topic_owner: str
 
 
-async def subscribe(call: Call, request: Subscribe) -> Fields:
-    """Subscribe a queue or a URL to a topic.
+class SubscriptionsListed(msgspec.Struct, frozen=True):
+    """A page of subscriptions, by name."""
 
-    The answer has the id; of a subscription to a URL also ``secret``, the key of the signatures, which is shown once.
-    """
-    target = endpoint(request)
+    total: int
+    """All that match."""
+    subscriptions: Sequence[SubscriptionInfo]
+
+
+async def subscribe(call: Call, request: Subscribe) -> SubscriptionInfo:
+    """Subscribe a queue or a URL to a topic."""
+    target = _endpoint(call, request)
     topic = call.client.topic(request.topic_name)
 
     def ask(attributes: SubscriptionAttributes) -> Awaitable[SubscriptionInfo]:
@@ -174,34 +153,29 @@ async def subscribe(call: Call, request: Subscribe) -> Fields:
             request.subscription_name, queue=target.get("queue"), url=target.get("url"), **attributes
         )
 
-    info = await without_ignored_keys(call, request, ask)
-    fields = {"subscriptionId": subscription_id(info.id)}
-    return fields if info.secret is None else fields | {"secret": info.secret}
+    return await _without_ignored_keys(call, request, ask)
 
 
-async def unsubscribe(call: Call, request: SubscriptionRequest) -> Fields:
+async def unsubscribe(call: Call, request: SubscriptionRequest) -> None:
     """End a subscription and drop its waiting messages."""
     await call.client.topic(request.topic_name).subscription(request.subscription_name).unsubscribe()
-    return {}
 
 
-async def set_subscription_attributes(call: Call, request: SetSubscriptionAttributes) -> Fields:
+async def set_subscription_attributes(call: Call, request: SetSubscriptionAttributes) -> None:
     """Change the named attributes in one step; protocol and endpoint cannot be changed."""
     subscription = call.client.topic(request.topic_name).subscription(request.subscription_name)
-    await without_ignored_keys(call, request, lambda attributes: subscription.set(**attributes))
-    return {}
+    await _without_ignored_keys(call, request, lambda attributes: subscription.set(**attributes))
 
 
-async def get_subscription_attributes(call: Call, request: SubscriptionRequest) -> Fields:
+async def get_subscription_attributes(call: Call, request: SubscriptionRequest) -> ShownSubscription:
     """Return the attributes and counts of a subscription."""
     info = await call.client.topic(request.topic_name).subscription(request.subscription_name).info()
-    return subscription_fields(info, call.client.account or "")
+    return ShownSubscription(info, call.client.account or "")
 
 
-async def clear_subscription_filter_tags(call: Call, request: SubscriptionRequest) -> Fields:
+async def clear_subscription_filter_tags(call: Call, request: SubscriptionRequest) -> None:
     """Remove the filter tags of a subscription, so that the subscription gets every message of its topic."""
     await call.client.topic(request.topic_name).subscription(request.subscription_name).set(filter_tags=[])
-    return {}
 
 
 class ListSubscriptionByTopic(OperationRequest, frozen=True):
@@ -213,8 +187,8 @@ class ListSubscriptionByTopic(OperationRequest, frozen=True):
     limit: Annotated[int, Whole(0, 100)] = 20
 
 
-async def list_subscription_by_topic(call: Call, request: ListSubscriptionByTopic) -> Fields:
-    """List a page of the subscriptions of a topic, by name; ``totalCount`` counts all that match.
+async def list_subscription_by_topic(call: Call, request: ListSubscriptionByTopic) -> SubscriptionsListed:
+    """List a page of the subscriptions of a topic, by name.
 
     A topic that does not exist has no subscriptions, as at CMQ.
     """
@@ -222,24 +196,17 @@ async def list_subscription_by_topic(call: Call, request: ListSubscriptionByTopi
     try:
         page = await topic.subscriptions(search=request.search_word, offset=request.offset, limit=max(1, request.limit))
     except TopicNotFound:
-        return {"totalCount": 0, "subscriptionList": []}
+        return SubscriptionsListed(0, [])
 
-    async def listed(name: str) -> dict[str, Any] | None:
+    async def info_of(name: str) -> SubscriptionInfo | None:
         try:
-            info = await topic.subscription(name).info()
+            return await topic.subscription(name).info()
         except SubscriptionNotFound:
             return None  # unsubscribed after the page was read
-        return {
-            "subscriptionId": subscription_id(info.id),
-            "subscriptionName": name,
-            "protocol": info.protocol,
-            "protocal": info.protocol,
-            "endpoint": info.endpoint,
-        }
 
     # The broker's list has no ids. The requests are pipelined: one way to the broker and back for all.
-    entries = await asyncio.gather(*(listed(summary.name) for summary in page.subscriptions[: request.limit]))
-    return {"totalCount": page.total, "subscriptionList": [entry for entry in entries if entry is not None]}
+    infos = await asyncio.gather(*(info_of(summary.name) for summary in page.subscriptions[: request.limit]))
+    return SubscriptionsListed(page.total, [info for info in infos if info is not None])
 
 
 OPERATIONS: Final = [

@@ -1,17 +1,16 @@
-"""Actions on topics: create, list, read and change attributes, delete."""
+"""Operations on topics: create, list, read and change attributes, delete."""
 
 from typing import Annotated, Final
 
 from cmqd_client import TopicInfo
 from cmqd_client.topic import FilterType, TopicAttributes
-from cmqd_gateway.cmq.identifiers import topic_id
-from cmqd_gateway.cmq.numbers import bounded, seconds, whole_seconds
-from cmqd_gateway.cmq.operation import Call, Fields, operation
+from cmqd_gateway.cmq.operation import Call, operation
+from cmqd_gateway.cmq.operations.listing import Listed, ListRequest, listed
 from cmqd_gateway.cmq.parameters import OperationRequest, Whole, range_of
 from cmqd_types.attributes import TOPIC
 
 BY_TAGS: Final = 1
-"""``filterType`` of a topic that filters by tags; also the meaning of an absent parameter."""
+"""The filter type of a topic that filters by tags; also the meaning of an absent parameter."""
 BY_ROUTING_KEYS: Final = 2
 
 MessageSize = Annotated[int, range_of(TOPIC["max_message_bytes"])]
@@ -40,24 +39,9 @@ def topic_attributes(request: CreateTopic) -> TopicAttributes:
     }
 
 
-def topic_fields(info: TopicInfo) -> Fields:
-    """Return a topic's attributes and counts as fields of an answer."""
-    return {
-        "topicName": info.name,
-        "topicId": topic_id(info.id),
-        "msgCount": bounded(info.retained),
-        "maxMsgSize": info.max_message_bytes,
-        "msgRetentionSeconds": whole_seconds(info.lifecycle),
-        "createTime": seconds(info.create_time),
-        "lastModifyTime": seconds(info.modify_time),
-        "filterType": BY_ROUTING_KEYS if info.filter_type == FilterType.ROUTING else BY_TAGS,
-    }
-
-
-async def create_topic(call: Call, request: CreateTopic) -> Fields:
-    """Create a topic. The answer has its id, and its name: a name of more than 64 bytes is cut."""
-    info = await call.client.create_topic_info(request.topic_name, **topic_attributes(request))
-    return {"topicId": topic_id(info.id), "topicName": info.name}
+async def create_topic(call: Call, request: CreateTopic) -> TopicInfo:
+    """Create a topic. A name of more than 64 bytes is cut."""
+    return await call.client.create_topic_info(request.topic_name, **topic_attributes(request))
 
 
 class SetTopicAttributes(OperationRequest, frozen=True):
@@ -67,49 +51,36 @@ class SetTopicAttributes(OperationRequest, frozen=True):
     max_msg_size: MessageSize | None = None
 
 
-async def set_topic_attributes(call: Call, request: SetTopicAttributes) -> Fields:
+async def set_topic_attributes(call: Call, request: SetTopicAttributes) -> None:
     """Change the largest size of a message, the only attribute that can be changed."""
     topic = call.client.topic(request.topic_name)
     if request.max_msg_size is None:
         await topic.attributes()
     else:
         await topic.set_attributes(max_message_bytes=request.max_msg_size)
-    return {}
 
 
-async def get_topic_attributes(call: Call, request: TopicRequest) -> Fields:
+async def get_topic_attributes(call: Call, request: TopicRequest) -> TopicInfo:
     """Return the attributes and counts of a topic."""
-    return topic_fields(await call.client.topic(request.topic_name).attributes())
+    return await call.client.topic(request.topic_name).attributes()
 
 
-class ListTopic(OperationRequest, frozen=True):
-    """Parameters of ListTopic."""
-
-    search_word: str = ""
-    offset: Annotated[int, Whole(0, 2**31 - 1)] = 0
-    limit: Annotated[int, Whole(0, 50)] = 20
-
-
-async def list_topic(call: Call, request: ListTopic) -> Fields:
-    """List a page of the account's topics, by name; ``totalCount`` counts all that match."""
+async def list_topic(call: Call, request: ListRequest) -> Listed:
+    """List a page of the account's topics, by name."""
+    # The broker refuses a limit of 0, which CMQ takes.
     page = await call.client.topics(search=request.search_word, offset=request.offset, limit=max(1, request.limit))
-    listed = list(zip(page.ids, page.names, strict=True))[: request.limit]
-    return {
-        "totalCount": page.total,
-        "topicList": [{"topicId": topic_id(number), "topicName": name} for number, name in listed],
-    }
+    return listed(page, request.limit)
 
 
-async def delete_topic(call: Call, request: TopicRequest) -> Fields:
+async def delete_topic(call: Call, request: TopicRequest) -> None:
     """Delete a topic that has no subscriptions."""
     await call.client.delete_topic(request.topic_name)
-    return {}
 
 
 OPERATIONS: Final = [
     operation("CreateTopic", CreateTopic, create_topic),
     operation("SetTopicAttributes", SetTopicAttributes, set_topic_attributes),
     operation("GetTopicAttributes", TopicRequest, get_topic_attributes),
-    operation("ListTopic", ListTopic, list_topic),
+    operation("ListTopic", ListRequest, list_topic),
     operation("DeleteTopic", TopicRequest, delete_topic),
 ]

@@ -54,7 +54,7 @@ class ListHalfMessage(OperationRequest, frozen=True):
 
 
 async def send_half_message(call: Call, request: SendHalfMessage) -> Sequence[str]:
-    """Store a half message; a repeat of the same request is stored once."""
+    """Store a half message."""
     return await _send(call, request.queue_name, [request.msg_body], request.first_query_interval)
 
 
@@ -101,7 +101,7 @@ async def _decide(call: Call, request: DecideHalfMessages, status: TransactionSt
 
 
 async def list_half_message(call: Call, request: ListHalfMessage) -> UndecidedPage:
-    """List half messages that are not decided, in the order of sending; ``nextStart`` is absent on the last page."""
+    """List half messages that are not decided, in the order of sending."""
     return await call.client.queue(request.queue_name).half_messages(request.limit, start=request.start)
 
 
