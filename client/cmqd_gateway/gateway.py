@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -91,7 +92,9 @@ class Gateway:
         self.paused_refusals: int = 0
         """Refusals of wrong keys that wait now."""
         self.ignored_keys: IgnoredKeys = IgnoredKeys(now)
-        """Binding and routing keys that API 2.0 ignored."""
+        """Binding and routing keys that CMQ's doors ignored."""
+        self.api3_answers: Counter[tuple[str, str]] = Counter()
+        """Answers of API 3.0 by action and error code."""
         self._not_given_back = SparseWarning("messages_not_given_back", now)
         self._undoing: set[asyncio.Task[object]] = set()
         self._hand_overs: set[HandOver] = set()

@@ -1,4 +1,4 @@
-"""Binding keys and routing keys of requests to topics that filter by tags: API 2.0 ignores them, and counts.
+"""Binding keys and routing keys of requests to topics that filter by tags: CMQ's doors ignore them, and count.
 
 CMQ accepts such keys, and CMQ's own tests send them. A program that meant a topic with routing keys gets every message
 of the topic, or publishes to every subscription; the counter and the log show the mistake. The broker decides about
@@ -6,10 +6,16 @@ the kind of a topic: the gateway sends the keys along, and repeats the refused r
 topic beforehand would cost every request, and another client can replace the topic in between.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from cmqd_client.errors import InvalidArgument
 from cmqd_gateway.process.gateway_logger import SparseWarning
+
+API2: Final = "api2"
+DOORS: Final = (API2, "api3", "tcp")
+"""The doors that ignore keys, as in metrics and log lines."""
 
 
 class IgnoredKeys:
@@ -17,14 +23,19 @@ class IgnoredKeys:
 
     def __init__(self, now: Callable[[], float]) -> None:
         """Make the counter; ``now`` is the clock in seconds."""
-        self.count: int = 0
-        """Requests since the start of the gateway."""
+        self.counts: Counter[str] = Counter(dict.fromkeys(DOORS, 0))
+        """Requests since the start of the gateway, by door."""
         self._warning = SparseWarning("key_of_tag_topic_ignored", now)
 
-    def note(self, secret_id: str, topic: str, parameter: str) -> None:
-        """Count a request of a key; ``parameter`` is the ignored parameter, in CMQ's words."""
-        self.count += 1
-        self._warning.note(key=secret_id, topic=topic, parameter=parameter)
+    @property
+    def count(self) -> int:
+        """Requests of all doors."""
+        return self.counts.total()
+
+    def note(self, secret_id: str, topic: str, parameter: str, door: str = API2) -> None:
+        """Count a request of a key; ``parameter`` is the ignored parameter, in the words of the door."""
+        self.counts[door] += 1
+        self._warning.note(key=secret_id, topic=topic, parameter=parameter, door=door)
 
     def flush(self) -> None:
         """Write the line of requests that no line has counted so far."""

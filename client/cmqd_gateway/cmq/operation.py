@@ -109,7 +109,17 @@ class Call:
     written.
     """
 
-    __slots__ = ("_hand_over", "_ignored_keys", "_operation", "_repeats", "_words", "caller", "client", "shown")
+    __slots__ = (
+        "_door",
+        "_hand_over",
+        "_ignored_keys",
+        "_operation",
+        "_repeats",
+        "_words",
+        "caller",
+        "client",
+        "shown",
+    )
 
     def __init__(
         self,
@@ -120,7 +130,9 @@ class Call:
         repeats: Repeats,
         words: Words,
         shown: Callable[[str], str],
+        door: str,
     ) -> None:
+        self._door = door
         self._operation = operation
         self._hand_over = hand_over
         self._ignored_keys = ignored_keys
@@ -161,7 +173,7 @@ class Call:
 
     def ignored_key(self, topic: str, parameter: str) -> None:
         """Note that a binding key or routing key was ignored, because the topic filters by tags."""
-        self._ignored_keys.note(self.caller.key.secret_id, topic, self.shown(parameter))
+        self._ignored_keys.note(self.caller.key.secret_id, topic, self.shown(parameter), self._door)
 
     def received(self, take_back: TakeBack) -> None:
         """Note that messages were received; ``take_back`` is called if their answer is not written."""

@@ -7,6 +7,7 @@ from cmqd_client.errors import ClientClosed, CmqError
 from cmqd_gateway.broker.broker_connections import TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.callers.caller import Caller
 from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.cmq.ignored_keys import API2
 from cmqd_gateway.cmq.operation import NO_REPEATS, Call, Operation, Repeats
 from cmqd_gateway.cmq.parameters import OperationRequest, camel
 from cmqd_gateway.cmq.reasons import CMQ_WORDS, Reason, Refusal
@@ -25,6 +26,7 @@ async def perform(
     repeats: Repeats = NO_REPEATS,
     words: Words = CMQ_WORDS,
     shown: Callable[[str], str] = camel,
+    door: str = API2,
 ) -> Any:
     """Return the answer of an operation.
 
@@ -37,6 +39,7 @@ async def perform(
         repeats: recognises repeated requests.
         words: of the door, for errors of the broker.
         shown: returns the door's name of a parameter.
+        door: name of the door in metrics.
 
     Raises:
         Refusal: the operation was refused or failed.
@@ -49,7 +52,7 @@ async def perform(
     open_client = connections.polling if is_poll else connections.client
     try:
         async with open_client(key) as client:
-            call = Call(operation, Caller(key, client), hand_over, gateway.ignored_keys, repeats, words, shown)
+            call = Call(operation, Caller(key, client), hand_over, gateway.ignored_keys, repeats, words, shown, door)
             return await operation.run(call, request)
     except ClientClosed:
         if operation.waits is not None and gateway.is_draining:

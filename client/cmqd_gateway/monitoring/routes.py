@@ -10,11 +10,10 @@ says that the gateway accepts requests, and that the broker answers and is not c
 ``/readyz?role=leader`` says the same of a leader alone, for load balancers. Both reveal no more, and need no key.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 
 from aiohttp import web
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cmqd_client.errors import CmqError, PermissionDenied, UnknownOperation
 from cmqd_gateway.broker.broker_connections import TooManyKeysInUse
@@ -22,6 +21,7 @@ from cmqd_gateway.callers.caller import NotAuthenticated, key_of_authorization
 from cmqd_gateway.callers.key_secrets import KeySecret, TooManyUnknownIds
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.monitoring.collector import CONTENT_TYPE, own_exposition
+from cmqd_gateway.monitoring.own_metrics import own_metrics
 
 
 def routes(gateway: Gateway, *, with_metrics: bool) -> Iterable[web.AbstractRouteDef]:
@@ -75,7 +75,7 @@ class _Monitoring:
             # Without a line in the log: strangers may ask while the broker is away. The cache logs failed readings.
             return _text(503, "the broker does not answer")
         return web.Response(
-            body=text + own_exposition(_own_figures(gateway)),
+            body=text + own_exposition(own_metrics(gateway)),
             headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"},
         )
 
@@ -83,28 +83,6 @@ class _Monitoring:
 def _reader_of(key: KeySecret) -> str:
     """Return the name of a key in the cache. With its secret: a changed secret must not find the figures of before."""
     return f"{key.secret_id}:{hash(key.secret_key)}"
-
-
-def _own_figures(gateway: Gateway) -> Iterator[Metric]:
-    yield GaugeMetricFamily("cmqd_gateway_http_connections", "HTTP connections.", value=len(gateway.guards))
-    yield GaugeMetricFamily(
-        "cmqd_gateway_keys", "Keys with a connection to the broker.", value=gateway.connections.keys
-    )
-    connections = GaugeMetricFamily(
-        "cmqd_gateway_broker_connections",
-        "Connections to the broker: long polls, checks, requests.",
-        labels=["use"],
-    )
-    polling, checking = gateway.connections.for_polls, gateway.connections.for_checks
-    connections.add_metric(["polls"], polling)
-    connections.add_metric(["checks"], checking)
-    connections.add_metric(["requests"], len(gateway.connections) - polling - checking)
-    yield connections
-    yield CounterMetricFamily(
-        "cmqd_gateway_keys_ignored",
-        "Requests of API 2.0 whose binding or routing key was ignored, because the topic filters by tags.",
-        value=gateway.ignored_keys.count,
-    )
 
 
 def _text(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec import structs
@@ -17,9 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from cmqd.log.values import EngineStatus
 from cmqd.server.redundancy.standby_metrics import StandbyFigures, standby_metrics
 from cmqd_client.administration.metrics import Metrics, TopMetrics
+from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.monitoring import collector
 from cmqd_gateway.monitoring.collector import exposition, families
 from cmqd_gateway.monitoring.metrics_readings import Figures
+from cmqd_gateway.monitoring.own_metrics import own_metrics
+from cmqd_gateway.process.gateway_settings import Settings
 from cmqd_types.metrics import (
     DURATIONS_US,
     SIZES,
@@ -34,6 +38,7 @@ from cmqd_types.metrics import (
 )
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 from support.cases import each_case
+from support.gateway.gateway_rig import KeyTable
 
 FOLDER = Path(__file__).parents[3] / "docs" / "monitoring"
 DASHBOARD: dict[str, Any] = json.loads((FOLDER / "grafana-dashboard.json").read_text(encoding="utf-8"))
@@ -106,8 +111,8 @@ def exported() -> set[str]:
     names = {sample.name for family in families(some_figures()) for sample in family.samples}
     standby = standby_metrics(StandbyFigures(EngineStatus(copied_s=1), 2.0, 1.0, 1, 0, 1, 1))
     names |= {sample.name for family in text_string_to_metric_families(standby) for sample in family.samples}
-    own = ("http_connections", "keys", "broker_connections", "keys_ignored_total")
-    return names | {f"cmqd_gateway_{name}" for name in own}
+    own = {family.name: family.type for family in own_metrics(Gateway(Settings(), KeyTable(), Mock()))}
+    return names | {f"{name}_total" if kind == "counter" else name for name, kind in own.items()}
 
 
 def expressions() -> Iterator[str]:

@@ -34,6 +34,10 @@ from cmqd_gateway.cmq.reasons import Refusal
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.process.gateway_logger import get_logger
 
+OK: Final = "OK"
+"""Code of a success in metrics."""
+OTHER: Final = "other"
+"""Action of a request without an action of this API in metrics: a stranger cannot make up labels."""
 _SHOWN: Final = 64
 _log = get_logger()
 
@@ -48,23 +52,23 @@ class Api3Endpoint:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Handle a request; cancelled when its connection is lost."""
 
-        async def run() -> Fields:
+        async def run(choice: _Choice) -> Fields:
             head = head_of(request)
             if head is None:
-                return await self._run_form(request, await read_form(self._gateway, request))
-            action = _chosen(head, "X-TC-Action")
+                return await self._run_form(choice, request, await read_form(self._gateway, request))
+            action = _chosen(head, "X-TC-Action", choice)
             return await self._perform(action, await read_tc3(self._gateway, request))
 
         return await self._answered(request, run)
 
     async def handle_form(self, request: web.Request, form: Form) -> web.StreamResponse:
         """Handle a request of the older form, whose body is read."""
-        return await self._answered(request, lambda: self._run_form(request, form))
+        return await self._answered(request, lambda choice: self._run_form(choice, request, form))
 
     # ------------------------------------------------------------------ inside
 
-    async def _run_form(self, request: web.Request, form: Form) -> Fields:
-        action = _chosen(form_head(form), "Action")
+    async def _run_form(self, choice: "_Choice", request: web.Request, form: Form) -> Fields:
+        action = _chosen(form_head(form), "Action", choice)
         return await self._perform(action, await read_signed_form(self._gateway, request, form))
 
     async def _perform(self, action: Action, request: Request) -> Fields:
@@ -78,13 +82,18 @@ class Api3Endpoint:
                 hand_over,
                 words=WORDS,
                 shown=action.shown,
+                door="api3",
             )
         return action.encode(answer)
 
-    async def _answered(self, request: web.Request, run: Callable[[], Awaitable[Fields]]) -> web.StreamResponse:
-        request_id = next(self._request_ids)
+    async def _answered(
+        self, request: web.Request, run: Callable[["_Choice"], Awaitable[Fields]]
+    ) -> web.StreamResponse:
+        request_id, choice, answers = next(self._request_ids), _Choice(), self._gateway.api3_answers
         try:
-            return envelope.answer(request_id, await run())
+            response = envelope.answer(request_id, await run(choice))
+            answers[choice.name, OK] += 1
+            return response
         except Fault as raised:
             fault = raised
         except Refusal as refusal:
@@ -94,13 +103,20 @@ class Api3Endpoint:
                 "request_failed", remote=request.remote, request_id=request_id, error=type(bug).__name__, exc_info=bug
             )
             fault = Fault(Code.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
+        answers[choice.name, fault.code] += 1
         if fault.code.is_wrong_key:
             await self._gateway.pause_refusal(request, fault)
         return envelope.refusal(request_id, fault)
 
 
-def _chosen(head: Head, name: str) -> Action:
-    """Return the action of a request.
+class _Choice:
+    """The action of a request in metrics."""
+
+    name = OTHER
+
+
+def _chosen(head: Head, name: str, choice: _Choice) -> Action:
+    """Return the action of a request, and note its name.
 
     Raises:
         Fault: there is no such action or version.
@@ -113,6 +129,7 @@ def _chosen(head: Head, name: str) -> Action:
             Code.INVALID_ACTION,
             f"{name} is {head.action[:_SHOWN]!r}; the actions of this gateway are {', '.join(TABLE)}",
         )
+    choice.name = head.action
     if head.version != VERSION:
         raise Fault(Code.NO_SUCH_VERSION, f"the version is {head.version[:_SHOWN]!r}; it must be {VERSION}")
     return action
