@@ -19,7 +19,6 @@ def parse(command: str) -> Options:
         "cycle --batch 16 --body 256 --connections 8 --seconds 10 --json",
         "send --batch 1 --body 256 --connections 64 --seconds 10 --saturate --json --rounds 1",
         "latency --rate 2000 --seconds 10 --json",
-        "drain --backlog 100000 --json",
         "idle --connections 10000 --json",
         "delayed --messages 1000000 --json",
         "backlog --messages 10000000 --json",
@@ -27,8 +26,6 @@ def parse(command: str) -> Options:
         "fanout --batch 1 --connections 64 --subscribers 0 --unmatched --json",
         "push --endpoints 20 --json",
         "gateway --connections 64 --moto /usr/bin/python3 --json",
-        "metrics --queues 10000 --path /api/v1/queue-summaries?sort=active --json",
-        "console --rate 500 --json",
     ],
 )
 def test_the_commands_that_others_rely_on_are_understood(command: str):
@@ -62,7 +59,6 @@ def test_defaults_are_those_of_the_purpose():
         ("cycle --seconds 14", 1),
         ("cycle --seconds 60", 1),
         ("cycle --seconds 60 --rounds 2", 2),
-        ("drain --backlog 100000", 3),
         ("idle", 1),
         ("delayed", 1),
         ("backlog", 1),

@@ -43,7 +43,6 @@ SCENARIOS = [
         {"messages_of_others"},
     ),
     ("latency --rate 200 --connections 4 --seconds 1 --warm-up 0.2 --rounds 1", set[str]()),
-    ("drain --backlog 3000 --connections 4 --rounds 1", set[str]()),
     (
         "idle --connections 60 --rate 100 --seconds 1 --warm-up 0.2 --rounds 1",
         {"rss_kib_per_connection"},
@@ -53,14 +52,6 @@ SCENARIOS = [
     (
         "fanout --subscribers 3 --connections 4 --seconds 1 --warm-up 0.2 --rounds 1",
         {"publishes_per_second", "copies_per_second", "server_cpu_us_per_copy", "disk_bytes_per_copy"},
-    ),
-    (
-        "metrics --queues 250 --connections 4 --rate 200 --seconds 1 --warm-up 0.2 --rounds 1",
-        {"metrics_p50_ms", "metrics_max_ms", "metrics_bytes", "alone_p99_ms"},
-    ),
-    (
-        "console --queues 20 --connections 2 --rate 200 --seconds 1 --warm-up 0.1 --rounds 1",
-        {"open_ratio", "gateway_rss_last_mib", "figures_per_page_and_second"},
     ),
     (
         "push --endpoints 4 --rate 200 --seconds 1 --warm-up 0.3 --rounds 1",

@@ -53,7 +53,6 @@ class Options(Durable):
     body: int = option(whole(MIN_BODY, MAX_BATCH_BYTES), "bytes of each body", 256)
     connections: int = option(whole(1, 100_000), "connections of each kind", 16)
     rate: float = option(decimal(0.1, 200_000), "messages (with endpoints: pushes) a second of an open loop", 2_000.0)
-    backlog: int = option(whole(1, 100_000_000), "messages", 500_000)
     messages: int = option(whole(1, 100_000_000), "messages", 1_000_000)
     subscribers: int = option(whole(0, 500), "queues that get a copy", 10)
     unmatched: bool = switch("no subscriber matches the published messages")
@@ -61,8 +60,6 @@ class Options(Durable):
     endpoints: int = option(whole(2, 500), "URLs, one subscription each", 20)
     spread: float = option(decimal(1, 3000), "seconds over which messages become due", 60.0)
     saturate: bool = switch("two more processes keep the server's loop busy with batches")
-    queues: int = option(whole(2, 10_000), "queues, that of the latencies included", 10_000)
-    path: str = option(str, "path and query to read, such as /api/v1/queue-summaries?sort=active", "/metrics", shown="")
     idle: int = option(whole(0, 100_000), "HTTP connections that stay idle", 10_000)
     flood: float = option(
         decimal(0, 3600), "seconds of a flood by strangers, with the gateway's memory each second", 40.0
@@ -80,22 +77,14 @@ class Options(Durable):
     def expected_seconds(self) -> float:
         """Return the approximate duration of a round, including the start of the server."""
         match self.scenario:
-            case "drain":
-                return 5.0 + self.backlog / 50_000
             case "idle":
                 return 5.0 + self.connections / 1_000 + self.seconds
             case "delayed":
                 return 10.0 + self.spread + self.messages / 40_000
             case "backlog":
                 return 30.0 + self.messages / 60_000
-            case "rewind" | "deadletter":
-                return 15.0 + self.messages / 20_000
             case "push":
                 return 2 * (self.warm_up + self.seconds) + 2.0
-            case "metrics":
-                return 2 * (self.warm_up + self.seconds) + self.queues / 500
-            case "console":
-                return 10 * (self.warm_up + self.seconds) + self.queues / 500
             case "gateway":
                 return 40 * (self.warm_up + self.seconds) + 15.0 + self.flood
             case _:
@@ -138,9 +127,6 @@ SCENARIOS: Mapping[str, Scenario] = {
         ("rate", "connections", "seconds", "warm_up"),
         {"batch": 1},
     ),
-    "drain": Scenario(
-        "receive and delete messages that were sent before", ("backlog", "batch", "connections"), {"connections": 64}
-    ),
     "idle": Scenario(
         "connections that all wait in a long poll, woken at random",
         ("connections", "rate", "seconds", "warm_up"),
@@ -154,20 +140,10 @@ SCENARIOS: Mapping[str, Scenario] = {
         ("messages", "batch", "connections"),
         {"messages": 10_000_000, "connections": 64},
     ),
-    "rewind": Scenario(
-        "messages are consumed, rewound and consumed again: time to the answer, speed of the second time",
-        ("messages", "batch", "connections"),
-        {"connections": 64},
-    ),
     "transactions": Scenario(
         "C producers send half messages and commit them, one request outstanding each",
         ("batch", "connections", "seconds", "warm_up"),
         {"batch": 1, "connections": 64},
-    ),
-    "deadletter": Scenario(
-        "very many messages are overdue at once: speed of the moves, latency of fresh messages, memory",
-        ("messages", "batch", "connections"),
-        {"connections": 64},
     ),
     "fanout": Scenario(
         "C producers publish to a topic with N queues subscribed, one request outstanding each; no consumers",
@@ -179,17 +155,6 @@ SCENARIOS: Mapping[str, Scenario] = {
         ("connections", "idle", "seconds", "warm_up", "flood", "moto"),
         # Turns of these seconds, see the scenario.
         {"batch": 1, "connections": 64, "seconds": 2.0, "warm_up": 0.5},
-    ),
-    "metrics": Scenario(
-        "/metrics of a gateway before a broker with N queues, and native latency at a fixed rate meanwhile",
-        ("queues", "path", "rate", "connections", "seconds", "warm_up"),
-        {"batch": 1, "rate": 1_000.0},
-    ),
-    "console": Scenario(
-        "the overview of the console open against closed, in turns: CPU a message, memory of the gateway",
-        ("queues", "rate", "connections", "seconds", "warm_up"),
-        # Turns of these seconds, see the scenario.
-        {"batch": 1, "queues": 200, "seconds": 8.0, "warm_up": 2.0},
     ),
     "push": Scenario(
         "a topic with N URLs at a fixed rate: all answer at once, then all but one never answer",

@@ -13,6 +13,7 @@ refused pauses and tries again.
 """
 
 import asyncio
+import importlib.util
 import itertools
 import json
 import math
@@ -28,7 +29,7 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from cmqd_bench.demo.kill import Hook, has_http
+from cmqd_bench.http.receiver import Endpoint, EndpointConnection
 from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.machine.conditions import scratch_root
 from cmqd_bench.machine.servers import ServerFailed, accepts, free_port
@@ -186,14 +187,14 @@ def run_demo(console: Console, scratch: Path | None, *, open_browser: bool = Tru
 
 
 async def _run(broker: Broker, console: Console, *, open_browser: bool) -> None:
-    if not has_http():
+    if importlib.util.find_spec("aiohttp") is None:
         raise ServerFailed("the console needs the HTTP gateway; run: pip install 'cmqd[gateway,http]'")
     port = free_port() if accepts(HTTP_PORT) else HTTP_PORT
     broker.flags += ["--push-allow-loopback", "--http", f"127.0.0.1:{port}"]
     ready = await broker.start()
     base = f"http://127.0.0.1:{port}/console/"
     loop = asyncio.get_running_loop()
-    hook = await loop.create_server(lambda: Hook(lambda _headers, _body: None), "127.0.0.1", 0)
+    hook = await loop.create_server(lambda: EndpointConnection(Endpoint(None)), "127.0.0.1", 0)
     with socket.socket() as refusing:
         # A bound port without a listener: connections are refused, and no other program gets the port.
         refusing.bind(("127.0.0.1", 0))

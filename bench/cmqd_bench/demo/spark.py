@@ -21,19 +21,19 @@ from rich.table import Table
 
 from cmq_cli.app import run as run_cmq
 from cmq_cli.exitcodes import ExitCode
-from cmqd_bench.demo.books import EVERYTHING, EXACT, PATTERN, Books, choose_subscribers
 from cmqd_bench.demo.input import Source
 from cmqd_bench.demo.progress import announce, bars, watching
-from cmqd_bench.demo.traffic import (
-    NUMBER,
+from cmqd_bench.demo.subscribers import (
+    EVERYTHING,
+    EXACT,
+    PATTERN,
     TOPIC,
+    choose_subscribers,
     create_topic,
-    headers_of,
-    longest_body,
-    next_batch,
-    number_of,
+    matches,
     queue_of,
 )
+from cmqd_bench.demo.traffic import NUMBER, headers_of, longest_body, next_batch, number_of
 from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.machine.conditions import scratch_root
 from cmqd_client import Client, connect
@@ -66,7 +66,7 @@ class Traffic:
 
     def __init__(self, source: Source, messages: int) -> None:
         self.messages = messages
-        self.books = Books(source, choose_subscribers(source.routing_keys, url=False))
+        self.subscribers = choose_subscribers(source.routing_keys)
         self.published = 0
         self.taken = 0
         """Messages received so far."""
@@ -81,15 +81,20 @@ class Traffic:
         """Count the messages by routing key."""
         return Counter(self._source.routing_key(number) for number in range(self.messages))
 
+    def expected(self, name: str) -> int:
+        """Return the number of copies that a subscriber should get."""
+        counts = self.by_key().items()
+        return sum(count for key, count in counts if any(matches(each, key) for each in self.subscribers[name]))
+
     def states_of(self, name: str) -> dict[str, int]:
         """Return the expected states of a subscriber's copies; states without copies are left out."""
         states = {state: len(numbers) for (subscriber, state), numbers in self.departed.items() if subscriber == name}
-        states["active"] = len(self.books.wanted(name, range(self.messages))) - sum(states.values())
+        states["active"] = self.expected(name) - sum(states.values())
         return {state: count for state, count in states.items() if count}
 
     def shares(self) -> Sequence[tuple[str, str, int]]:
         """Return the messages to receive: subscriber, resulting state and count."""
-        pattern, exact = (len(self.books.wanted(name, range(self.messages))) for name in (PATTERN, EXACT))
+        pattern, exact = map(self.expected, (PATTERN, EXACT))
         return (
             (EVERYTHING, "deleted", self.messages // 2),
             (PATTERN, "deleted", pattern // 4),
@@ -104,7 +109,7 @@ class Traffic:
 
     async def publish(self, client: Client) -> None:
         """Create topic, queues and subscriptions, and publish all parts."""
-        topic = await create_topic(client, self._source, self.books.subscribers, visibility_timeout=HIDDEN_SECONDS)
+        topic = await create_topic(client, self._source, self.subscribers, visibility_timeout=HIDDEN_SECONDS)
         for name in (DEAD, REPLAYED):
             await client.create_queue(name, max_message_bytes=longest_body(self._source))
         await client.queue(queue_of(EXACT)).set_attributes(dead_letter_queue=DEAD, dead_letter_max_receives=1)
@@ -157,7 +162,7 @@ class Traffic:
     async def counted(self, client: Client) -> dict[str, dict[str, int]]:
         """Return the broker's own counts by queue: active and in flight."""
         counts: dict[str, dict[str, int]] = {}
-        for name in (*map(queue_of, self.books.subscribers), DEAD):
+        for name in (*map(queue_of, self.subscribers), DEAD):
             info = await client.queue(name).attributes()
             counts[name] = {"active": info.active, "in_flight": info.in_flight}
         return counts
@@ -248,7 +253,7 @@ class Excursion:
             for row in self._collected("states", frame.groupBy("queue", "event").count())
         }
         expected = {(DEAD, "active"): len(traffic.departed.get((EXACT, "dead_lettered"), ()))}
-        for name in traffic.books.subscribers:
+        for name in traffic.subscribers:
             expected |= {(queue_of(name), state): count for state, count in traffic.states_of(name).items()}
         table = Table("queue", "state", title="What became of the copies", title_justify="left")
         for column in ("Spark", "broker", "our books"):

@@ -61,8 +61,6 @@ class Broker:
         self.durability = durability
         self.python: str | None = None
         """Interpreter of the measured installation; None = the current installation."""
-        self.module = "cmqd"
-        """Module that ``python -m`` runs as the server."""
         self.environment: Mapping[str, str] | None = None
         """Environment of the server, for an installation that ``PYTHONPATH`` names; None = the harness's own."""
         self.flags: list[str] = []
@@ -117,7 +115,7 @@ class Broker:
         command = [self.python or sys.executable]
         if self.python is not None or self.environment is not None:
             command.append("-P")
-        command += ["-m", self.module, "serve", "--data", str(self.data)]
+        command += ["-m", "cmqd", "serve", "--data", str(self.data)]
         command += ["--listen", f"127.0.0.1:{self._port}", "--ready-file", str(ready_file)]
         if self.durability != "fsync":
             command += ["--durability", self.durability]

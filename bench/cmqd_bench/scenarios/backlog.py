@@ -9,7 +9,6 @@ from cmqd_bench.load.connect import open_connection
 from cmqd_bench.load.session import Session, request, running
 from cmqd_bench.load.wire import SendTemplate, decode_handles
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.scenarios.drain import drain
 from cmqd_protocol.messages import ReceiveMessages
 
 CYCLED_BEFORE = 200_000
@@ -19,6 +18,7 @@ DRAINED = 500_000
 """Messages per drain."""
 SLOWEST_FILL = 25_000
 SLOWEST_CYCLE = 2_000
+SLOWEST_DRAIN = 2_000
 POLL_SECONDS = 0.005
 SETTLE_SECONDS = 1.0
 
@@ -37,6 +37,25 @@ async def cycle_before(session: Session, options: Options, messages: int) -> Non
     await session.guard.sleep(SETTLE_SECONDS)
 
 
+async def _drain(session: Session, options: Options, queue: str, messages: int) -> Round:
+    """Receive and delete ``messages`` of ``queue`` with C consumers.
+
+    The latency is the latency of a receive that finds messages, from request to reply.
+    """
+    quota = Quota(messages)
+    connections = await session.connect(options.connections)
+    consumers = [Consumer(each, queue, options.batch, session.tally, quota=quota, timed=True) for each in connections]
+    meter = session.meter()
+    meter.start()
+    for consumer in consumers:
+        consumer.receive()
+    await session.guard.wait(quota.done, 60 + messages / SLOWEST_DRAIN, f"draining {messages} messages")
+    result = meter.finish(lambda tally: tally.deleted)
+    # Otherwise the waiting receives would take messages that are sent later.
+    session.close(*connections)
+    return result
+
+
 def _rate(drained: Round) -> float:
     return drained.messages / drained.seconds
 
@@ -50,7 +69,7 @@ async def _drain_small(options: Options, broker: Broker, messages: int, cycled: 
         for _ in range(DRAINS):
             await session.fill(queue, messages, options.body, 60 + messages / SLOWEST_FILL)
             await session.guard.sleep(SETTLE_SECONDS)
-            drains.append(await drain(session, options, queue, messages))
+            drains.append(await _drain(session, options, queue, messages))
     return max(drains, key=_rate)
 
 
@@ -95,7 +114,7 @@ async def run(options: Options, broker: Broker) -> Round:
     session = Session(broker)
     try:
         rss_restarted = broker.rss_mib()
-        big = max([await drain(session, options, queue, drained) for _ in range(DRAINS)], key=_rate)
+        big = max([await _drain(session, options, queue, drained) for _ in range(DRAINS)], key=_rate)
     finally:
         session.close_all()
         broker.kill()

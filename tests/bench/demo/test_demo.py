@@ -21,11 +21,6 @@ def test_nothing_is_lost_when_the_broker_is_killed_half_way(tmp_path: Path):
     assert "Nothing lost" in ended.stdout
     assert "SIGKILL to processes" in ended.stdout
     assert "started again" in ended.stdout
-    rows = [" ".join(line.split()) for line in ended.stdout.splitlines()]
-    # A copy comes again if its delete went down with the broker, and the next start took longer than its lease.
-    assert any(row.startswith("│ everything │ 500 │ #: 500 expected") for row in rows), ended.stdout
-    assert "│ nobody │ 0 │ nobody.publishes.this: 0 expected │" in rows
-    assert any(row.startswith("│ url │ ") for row in rows)
     assert "make demo-console" in ended.stdout
     assert list((tmp_path / "scratch").iterdir()) == []
 
