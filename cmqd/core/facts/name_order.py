@@ -38,21 +38,21 @@ _N = TypeVar("_N", bound=Owned)
 
 _place = attrgetter("account", "name")
 _account = attrgetter("account")
-_name = attrgetter("name")
+name_of = attrgetter("name")
 
 
 def matching(entries: Sequence[_E], search: str, selects: Selection | None = None) -> Sequence[_E]:
     """Return the entries with ``search`` in their name, as far as the caller may see them, in their order."""
     if search:
-        entries = list(compress(entries, map(contains, map(_name, entries), repeat(search))))
+        entries = list(compress(entries, map(contains, map(name_of, entries), repeat(search))))
     if selects is not None:
-        entries = list(compress(entries, selects(list(map(_name, entries)))))
+        entries = list(compress(entries, selects(list(map(name_of, entries)))))
     return entries
 
 
 def by_name(entries: Iterable[_E]) -> list[_E]:
     """Return entries in order of name."""
-    return sorted(entries, key=_name)
+    return sorted(entries, key=name_of)
 
 
 class NameOrder(Generic[_N]):

@@ -7,7 +7,6 @@ queues after recovery.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 
 from pyroaring import BitMap64
 
@@ -18,7 +17,7 @@ from cmqd.core.facts.gone_totals import GoneTotals
 from cmqd.core.facts.name_order import NameOrder
 from cmqd.core.facts.promised_memory import Promises
 from cmqd.core.facts.queue import Queue
-from cmqd.core.facts.topic import Subscription, Topic
+from cmqd.core.facts.queue_subscribers import QueueSubscribers
 from cmqd.core.limits import Limits
 from cmqd.core.names import folded
 from cmqd_fold.queue_index import QueueIndex
@@ -68,10 +67,8 @@ class QueueTable:
         self._timers = QueueTimers(self.leases, self.delays, self.checks)
         self.due_checks: dict[int, BitMap64] = {}
         """By queue id: half messages with a due check that is not sent yet. They have left their buckets."""
-        self.subscribers: dict[tuple[str, str], dict[Topic, list[Subscription]]] = {}
-        """Subscriptions that deliver to a queue, by account and name of the queue, whether the queue exists or not, and
-        by topic. A page of a queue's subscriptions counts them by topic: a queue may have 5,000,000, of 10,000 topics.
-        """
+        self.subscribers: dict[tuple[str, str], QueueSubscribers] = {}
+        """Subscriptions that deliver to a queue, by account and name of the queue, whether the queue exists or not."""
 
     def find(self, account: str, name: str) -> Queue:
         """Return the queue with this name.
@@ -117,7 +114,7 @@ class QueueTable:
 
     def _set_target(self, queue: Queue, target: Queue | None) -> None:
         """Tell the subscriptions that deliver to a queue whether the queue exists from here on."""
-        for subscription in chain.from_iterable(self.subscribers.get((queue.account, queue.name), {}).values()):
+        for subscription in self.subscribers.get((queue.account, queue.name), ()):
             subscription.target = target
             subscription.flows = subscription.may_flow()
             subscription.topic.routes += 1

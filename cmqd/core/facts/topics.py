@@ -9,6 +9,7 @@ from cmqd.core.facts.dedup import DedupIds
 from cmqd.core.facts.gone_totals import GoneTotals
 from cmqd.core.facts.name_order import NameOrder
 from cmqd.core.facts.promised_memory import Promises
+from cmqd.core.facts.queue_subscribers import QueueSubscribers
 from cmqd.core.facts.queues import QueueTable
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits
@@ -90,7 +91,7 @@ class TopicTable:
             self.push_count += 1
         else:
             endpoint = (topic.account, subscription.attributes.endpoint)
-            self._queues.subscribers.setdefault(endpoint, {}).setdefault(topic, []).append(subscription)
+            self._queues.subscribers.setdefault(endpoint, QueueSubscribers()).add(subscription)
             subscription.target = self._queues.names.get(topic.account, {}).get(endpoint[1])
         subscription.flows = subscription.may_flow()
         topic.filters_changed()
@@ -107,11 +108,8 @@ class TopicTable:
         else:
             endpoint = (topic.account, subscription.attributes.endpoint)
             subscribers = self._queues.subscribers
-            by_topic = subscribers[endpoint]
-            by_topic[topic].remove(subscription)
-            if not by_topic[topic]:
-                del by_topic[topic]
-            if not by_topic:
+            subscribers[endpoint].remove(subscription)
+            if not subscribers[endpoint]:
                 del subscribers[endpoint]
         topic.filters_changed()
 

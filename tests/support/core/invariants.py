@@ -14,6 +14,7 @@ from cmqd.core.facts.promised_memory import PromisedMemory
 from cmqd.core.facts.schedules import ScheduleTable
 from cmqd.core.facts.sessions import Sessions
 from cmqd.core.facts.subscription_backlog import Deliveries
+from cmqd.core.facts.topic import Subscription
 from cmqd.core.runtime.pending import PendingDeadLetters
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.window import cost
@@ -60,20 +61,14 @@ def _check_topics(facts: Facts, is_salvaging: bool) -> None:
             if not is_salvaging:
                 assert subscription.flows == subscription.may_flow(), "messages take another way than they may"
             check_deliveries(subscription.deliveries)
-    listed = [
-        (account, name, topic, subscription)
-        for (account, name), by_topic in facts.queues.subscribers.items()
-        for topic, of_topic in by_topic.items()
-        for subscription in of_topic
-    ]
-    to_queues = [
-        (each.account, each.attributes.endpoint, each.topic, each)
-        for each in facts.topics.subscriptions.values()
-        if not each.is_push
-    ]
-    assert len(listed) == len(to_queues), "the subscriptions by queue lack changes"
-    assert set(listed) == set(to_queues)
-    assert all(of_topic for by_topic in facts.queues.subscribers.values() for of_topic in by_topic.values())
+    by_queue: dict[tuple[str, str], list[Subscription]] = {}
+    for each in facts.topics.subscriptions.values():
+        if not each.is_push:
+            by_queue.setdefault((each.account, each.attributes.endpoint), []).append(each)
+    for subscriptions in by_queue.values():
+        subscriptions.sort(key=lambda each: (each.topic.name, each.name))
+    listed = {endpoint: list(each) for endpoint, each in facts.queues.subscribers.items()}
+    assert listed == by_queue, "the subscriptions by queue lack changes, or have another order"
 
 
 def _check_windows(runtime: Runtime) -> None:

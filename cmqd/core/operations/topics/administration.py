@@ -1,8 +1,6 @@
 """Topics and subscriptions: create, ensure, list, attributes, subscribe, unsubscribe, delete."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from itertools import accumulate, chain, islice
 from typing import Any
 
 import msgspec
@@ -242,18 +240,12 @@ class TopicAdmin:
         """
         check_range("offset", offset, 0, 1 << 31)
         check_range("limit", limit, 1, self._limits.max_list)
-        by_topic = self._queues.subscribers.get((account, queue))
-        if by_topic is None:
+        subscribers = self._queues.subscribers.get((account, queue))
+        if subscribers is None:
             self._queues.find(account, queue)
             return 0, []
-        # No line of Python runs for a topic before the page, and no step at all for a subscription there.
-        topics = list(filter(by_topic.__contains__, self._topics.in_order.of_account(account)))
-        of_topics = [*map(by_topic.__getitem__, matching(topics, "", selects))]
-        stops = [0, *accumulate(map(len, of_topics))]
-        first = bisect_right(stops, offset) - 1
-        listed = chain.from_iterable(map(by_name, of_topics[first : bisect_left(stops, offset + limit)]))
-        page = islice(listed, offset - stops[first], offset - stops[first] + limit)
-        return stops[-1], [QueueSubscription(*_summary(each), each.topic.name) for each in page]
+        total, page = subscribers.page(offset, limit, selects)
+        return total, [QueueSubscription(*_summary(each), each.topic.name) for each in page]
 
     def subscription_info(self, account: str, topic_name: str, name: str, now_ms: int = 0) -> SubscriptionInfo:
         """Return the attributes, counts and facts of a subscription."""
