@@ -42,6 +42,9 @@ class IgnoredKeys:
         self._warning.flush()
 
 
-def is_key_of_tag_topic(refusal: InvalidArgument, field: str) -> bool:
-    """Return True for the refusal of keys because the topic filters by tags; ``field`` is the broker's name."""
+def is_of_other_kind(refusal: InvalidArgument, field: str) -> bool:
+    """Return True for the refusal of keys because the topic filters by tags, or of tags because it filters by keys.
+
+    ``field`` is the broker's name of the keys or tags.
+    """
     return refusal.details.get("field") == field and refusal.details.get("limit") == "empty"

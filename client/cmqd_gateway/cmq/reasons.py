@@ -330,7 +330,7 @@ def translate(
         words: names and units of the text.
     """
     if isinstance(error, native.TimeNotRewindable):
-        return _not_rewindable(error)
+        return _not_rewindable(error, words)
     reason = None if error.code is None else TRANSLATIONS.get(error.code)
     if isinstance(error, native.InvalidArgument):
         reason = _reason_of_field(error)
@@ -357,10 +357,10 @@ def _reason_of_field(error: native.InvalidArgument) -> Reason:
     return _BY_FIELD.get(field, Reason.PARAMETERS_ERROR)
 
 
-def _not_rewindable(error: native.TimeNotRewindable) -> Refusal:
+def _not_rewindable(error: native.TimeNotRewindable, words: Words) -> Refusal:
     nearest = error.nearest
     if nearest is None:
-        return Refusal(Reason.NOT_REWINDABLE, "the queue has no rewind window; set rewindSeconds first")
+        return Refusal(Reason.NOT_REWINDABLE, f"the queue has no rewind window; set {words.field('rewind_ms')} first")
     return Refusal(
         Reason.REWIND_TIME,
         f"the nearest time to which the queue can be rewound is {int(nearest.timestamp())}; no message was changed",

@@ -1,6 +1,7 @@
 """The declaration of an action of API 3.0: an operation with names, units and answer of this door."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -22,11 +23,14 @@ Raises: Fault, for a parameter without a counterpart.
 
 _NAMES: Final = {
     "dead_letter_queue": "DeadLetterQueueName",
-    "routing_key": "MsgTag",
-    "routing_keys": "MsgTag",
+    "tags": "tags in MsgTag",
+    "routing_key": "a routing key in MsgTag",
+    "routing_keys": "a routing key in MsgTag",
     "bodies": "MsgContent",
+    "transactional": "Transaction",
 }
 """Names of the broker's fields that differ from API 2.0 in more than the first letter."""
+NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def upper_camel(field: str) -> str:
@@ -72,7 +76,7 @@ class Action(msgspec.Struct, frozen=True):
         return self.reader.read(self.adapt(read_values(self.parameters, given, self.name), settings))
 
     def shown(self, field: str) -> str:
-        """Return the name of a parameter, for texts of refusals."""
+        """Return the name of a parameter, for texts of refusals; of a field of an object, ``object.field``."""
         return self.names.get(field) or upper_camel(field)
 
 
@@ -91,11 +95,12 @@ def action(
     *parameters: Parameter,
     encode: Callable[[Any], Fields] = no_fields,
     adapt: Adapt = _unchanged,
+    further_names: Mapping[str, str] = NO_NAMES,
 ) -> Action:
-    """Declare an action."""
+    """Declare an action; ``further_names`` are of fields that no parameter gives, for texts of refusals."""
     names = {parameter.field: parameter.name for parameter in parameters if parameter.field}
     reader = TypedReader(operation.request_type, lambda field: names.get(field) or upper_camel(field))
-    return Action(name, operation, parameters, encode, adapt, names, reader)
+    return Action(name, operation, parameters, encode, adapt, {**names, **further_names}, reader)
 
 
 def text(name: str, field: str = "", *, required: bool = False) -> Parameter:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from cmqd_client.errors import CmqError
+from cmqd_client.errors import CmqError, InvalidArgument
 from cmqd_gateway.cmq.api3.faults import Code, Fault
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_protocol.protocol_errors import ErrorCode
@@ -113,7 +113,9 @@ def to_fault(refusal: Refusal) -> Fault:
     """Return the fault for a refusal of an operation."""
     code = CODES[refusal.reason]
     cause = refusal.__cause__
+    # API 2.0 has no rows of its own for these errors.
     if isinstance(cause, CmqError) and cause.code == ErrorCode.DEAD_LETTER_QUEUE_IN_USE:
-        # API 2.0 has no row of its own for this error.
         code = Code.RESOURCE_IN_USE
+    elif isinstance(cause, InvalidArgument) and cause.details.get("field") == "transactional":
+        code = Code.UNSUPPORTED_OPERATION
     return Fault(code, refusal.message)

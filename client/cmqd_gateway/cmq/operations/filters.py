@@ -13,6 +13,11 @@ MAX_KEY_BYTES: Final = 64
 MAX_DOTS: Final = 15
 
 
+def is_tag(text: str) -> bool:
+    """Return True for a legal tag."""
+    return 1 <= len(text) <= MAX_TAG_CHARACTERS and "," not in text and text.isprintable()
+
+
 def check_tags(name: str, tags: Sequence[str]) -> list[str]:
     """Return different tags in their order.
 
@@ -25,7 +30,7 @@ def check_tags(name: str, tags: Sequence[str]) -> list[str]:
     """
     different = list(dict.fromkeys(tags))
     for tag in different:
-        if not 1 <= len(tag) <= MAX_TAG_CHARACTERS or "," in tag or not tag.isprintable():
+        if not is_tag(tag):
             raise Refusal(
                 Reason.OUT_OF_RANGE,
                 f"a tag of {name} has 1 to {MAX_TAG_CHARACTERS} characters without commas and control characters;"

@@ -6,9 +6,9 @@ from typing import Annotated, Final
 from cmqd_client import Published
 from cmqd_client.errors import InvalidArgument, PermissionDenied
 from cmqd_gateway.cmq.body_parameters import Body, check_bodies
-from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
+from cmqd_gateway.cmq.ignored_keys import is_of_other_kind
 from cmqd_gateway.cmq.operation import Call, operation
-from cmqd_gateway.cmq.operations.filters import check_key, check_tags
+from cmqd_gateway.cmq.operations.filters import check_key, check_tags, is_tag
 from cmqd_gateway.cmq.parameters import Items, OperationRequest
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 
@@ -48,8 +48,38 @@ async def batch_publish_message(call: Call, request: BatchPublishMessage) -> Seq
     return await _publish(call, request.topic_name, request.msg_body, request.msg_tag, request.routing_key)
 
 
+async def publish_with_entries(call: Call, request: PublishMessage) -> Sequence[str]:
+    """Publish a message with tags, or with the only entry of the tags as routing key, by the kind of the topic.
+
+    A single entry is tried as a tag. A topic with routing keys refuses the tag, and nothing was published. A key is
+    never ignored: an entry that cannot be a tag is an error at a topic that filters by tags.
+    """
+    entries = request.msg_tag or []
+    bodies, topic_name = [request.msg_body], request.topic_name
+    if len(entries) == 1:
+        if is_tag(entries[0]):
+            try:
+                return await _publish(call, topic_name, bodies, entries, None)
+            except InvalidArgument as refusal:
+                if not is_of_other_kind(refusal, "tags"):
+                    raise
+        try:
+            return await _publish(call, topic_name, bodies, None, entries[0], can_ignore=False)
+        except InvalidArgument as refusal:
+            if is_of_other_kind(refusal, "routing_keys"):
+                check_tags(call.shown("msg_tag"), entries)
+            raise
+    return await _publish(call, topic_name, bodies, entries, None)
+
+
 async def _publish(
-    call: Call, topic_name: str, bodies: Sequence[bytes], tags: Sequence[str] | None, routing_key: str | None
+    call: Call,
+    topic_name: str,
+    bodies: Sequence[bytes],
+    tags: Sequence[str] | None,
+    routing_key: str | None,
+    *,
+    can_ignore: bool = True,
 ) -> Sequence[str]:
     check_bodies(bodies)
     different = check_tags(call.shown("msg_tag"), tags or ())
@@ -74,7 +104,7 @@ async def _publish(
     try:
         published = await publish(None if is_ignored else key)
     except InvalidArgument as refusal:
-        if not is_key_of_tag_topic(refusal, "routing_keys"):
+        if not can_ignore or not is_of_other_kind(refusal, "routing_keys"):
             raise
         published = await publish(None)
         is_ignored = True

@@ -10,7 +10,7 @@ import msgspec
 from cmqd_client import SubscriptionInfo
 from cmqd_client.errors import InvalidArgument, SubscriptionNotFound, TopicNotFound
 from cmqd_client.subscription import ContentFormat, RetryStrategy, SubscriptionAttributes
-from cmqd_gateway.cmq.ignored_keys import is_key_of_tag_topic
+from cmqd_gateway.cmq.ignored_keys import is_of_other_kind
 from cmqd_gateway.cmq.operation import Call, operation
 from cmqd_gateway.cmq.operations.filters import check_key, check_tags
 from cmqd_gateway.cmq.parameters import Items, OperationRequest, Whole
@@ -90,7 +90,7 @@ async def _without_ignored_keys(
     try:
         info = await ask(attributes)
     except InvalidArgument as refusal:
-        if not is_key_of_tag_topic(refusal, "binding_keys"):
+        if not is_of_other_kind(refusal, "binding_keys"):
             raise
         # The refused request changed nothing.
         attributes.pop("binding_keys", None)

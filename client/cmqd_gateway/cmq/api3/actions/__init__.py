@@ -3,9 +3,14 @@
 from collections.abc import Mapping
 
 from cmqd_gateway.cmq.api3.action import Action
-from cmqd_gateway.cmq.api3.actions import messages
+from cmqd_gateway.cmq.api3.actions import messages, queues, subscriptions, topics
 
-ACTIONS: tuple[Action, ...] = (*messages.ACTIONS,)
+ACTIONS: tuple[Action, ...] = (
+    *queues.ACTIONS,
+    *topics.ACTIONS,
+    *subscriptions.ACTIONS,
+    *messages.ACTIONS,
+)
 """All actions."""
 
 TABLE: Mapping[str, Action] = {action.name: action for action in ACTIONS}

@@ -1,0 +1,92 @@
+"""The 20 actions of API 3.0: their answers, and parameters without a counterpart."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from support.gateway.api3_refusals import REFUSED, stage
+from support.gateway.api3_requests import Api3Calls, fault_of, old_form
+from support.gateway.api3_scenario import Scenario
+from support.gateway.cmq_calls import CmqCalls
+from support.gateway.gateway_rig import GatewayRig
+
+
+@pytest.fixture
+async def empty(rig: GatewayRig) -> GatewayRig:
+    """A gateway before a broker without queues."""
+    for entry in (await rig.call("ListQueue"))["queueList"]:
+        await rig.call("DeleteQueue", queueName=entry["queueName"])
+    return rig
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_all_actions_answer_like_api_2_0(empty: GatewayRig, method: str):
+    api3 = Api3Calls(empty)
+
+    async def call(action: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        answer = await api3.send(api3.prepare(action, parameters, method=method))
+        assert "Error" not in answer, (action, parameters, answer)
+        return answer
+
+    await Scenario(empty, call).run()
+
+
+async def test_each_refusal_has_its_code_and_the_names_of_api_3_0(rig: GatewayRig):
+    await stage(rig)
+    api3 = Api3Calls(rig)
+
+    wrong: list[object] = []
+    for refusal in REFUSED:
+        requests = [api3.prepare(refusal.action, refusal.parameters)]
+        if not refusal.is_of_json:
+            requests.append(old_form(refusal.action, refusal.parameters, api3.key, rig.host))
+        for request in requests:
+            fault = fault_of(await api3.send(request))
+            if not refusal.matches(fault):
+                wrong.append((refusal, fault))
+
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+async def test_a_setting_takes_the_retention_of_requests_for_the_retention_of_queues():
+    async with GatewayRig(api3_retention=True) as rig:
+        api3 = Api3Calls(rig)
+        await api3.ok("CreateCmqQueue", QueueName="kept", MsgRetentionSeconds=3_600)
+        await api3.ok("ModifyCmqQueueAttribute", QueueName="orders", MsgRetentionSeconds=7_200)
+        fault = await api3.fault("ModifyCmqQueueAttribute", QueueName="orders", MsgRetentionSeconds=59)
+
+        assert [
+            (await CmqCalls(rig).ok("GetQueueAttributes", queueName=name))["msgRetentionSeconds"]
+            for name in ("kept", "orders")
+        ] == [3_600, 7_200]
+        assert (fault.code, "MsgRetentionSeconds is 59" in fault.message) == ("InvalidParameterValue", True)
+
+
+async def test_ignored_binding_keys_are_counted(rig: GatewayRig, caplog: pytest.LogCaptureFixture):
+    await stage(rig)
+    api3 = Api3Calls(rig)
+    names = {"TopicName": "news", "SubscriptionName": "sub"}
+
+    await api3.ok("ModifyCmqSubscriptionAttribute", **names, BindingKey=["a"])
+    new = {**names, "SubscriptionName": "new", "Protocol": "queue", "Endpoint": "dead"}
+    await api3.ok("CreateCmqSubscribe", **new, BindingKey=["a"], FilterTag=["red"])
+
+    assert rig.gateway.ignored_keys.count == 2
+    rig.gateway.ignored_keys.flush()
+    assert "BindingKey" in caplog.text
+
+
+async def test_a_key_without_a_role_is_refused(rig: GatewayRig):
+    made = await rig.server.admin.accounts.create_key(roles=["read"])
+    api3 = Api3Calls(rig, key=rig.add_key(made.secret_id, made.secret_key or ""))
+
+    assert (await api3.ok("DescribeCmqQueues"))["TotalCount"] == 1
+    for action, parameters in (
+        ("SendCmqMsg", {"QueueName": "orders", "MsgContent": "a"}),
+        ("DeleteCmqQueue", {"QueueName": "orders"}),
+        ("CreateCmqTopic", {"TopicName": "news"}),
+    ):
+        fault = await api3.fault(action, **parameters)
+        assert (fault.code, "(10461)" in fault.message) == ("UnauthorizedOperation", True)
+    assert await rig.server.bodies("orders") == []
