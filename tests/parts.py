@@ -31,6 +31,7 @@ from hashlib import sha512 as sha512_of
 from pathlib import Path
 
 from support.console.chromium import AXE_FILE, UNPACKED, find_chromium
+from support.event_loops import BOTH_LOOPS
 from support.postgresql.installation import find_programs
 from support.processes.network_namespace import lacks_namespaces
 
@@ -150,6 +151,7 @@ def run_tests(name: str, *arguments: str) -> None:
     run_pytest(
         VENVS / name / "bin" / "python",
         *("-n", "3", "--dist", "loadfile", "-p", "no:cacheprovider", *arguments),
+        environment={BOTH_LOOPS: "1"},
     )
 
 

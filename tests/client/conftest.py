@@ -1,28 +1,22 @@
-"""The client's tests run on asyncio in debug mode and on uvloop, with a server per test."""
+"""The client's tests run on asyncio in debug mode, those of its links on uvloop too, with a server per test."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from cmqd_client import Client, connect
 from support.client.local_server import LocalServer
+from support.event_loops import loop_factories
 from support.processes.running_broker import RunningBroker
 from support.processes.silent_port import reserve_port
-
-
-def _debug_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    loop.set_debug(True)
-    return loop
 
 
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": _debug_loop, "uvloop": uvloop.new_event_loop}
+    return loop_factories("asyncio", is_about_connections="links" in item.path.parts)
 
 
 @pytest.fixture

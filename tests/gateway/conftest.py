@@ -1,28 +1,24 @@
-"""The gateway's tests run on asyncio in debug mode and on uvloop, with a broker and a gateway per test."""
+"""The gateway's tests run on uvloop, those of its connections on asyncio too, with a broker and a gateway per test."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
 
 import pytest
 import structlog
-import uvloop
 
 from support.client.local_server import LocalServer
+from support.event_loops import loop_factories
 from support.gateway.cmq_calls import CmqCalls
 from support.gateway.gateway_rig import GatewayRig
 from support.gateway.rest_calls import RestCalls
 
 
-def _debug_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    loop.set_debug(True)
-    return loop
-
-
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"asyncio": _debug_loop, "uvloop": uvloop.new_event_loop}
+    is_about_connections = item.path.parent == Path(__file__).parent or "tcp" in item.path.parts
+    return loop_factories("uvloop", is_about_connections=is_about_connections)
 
 
 @pytest.fixture(autouse=True)
