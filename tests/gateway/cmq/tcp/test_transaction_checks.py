@@ -409,6 +409,36 @@ def test_the_remembered_checks_are_bounded_in_number_and_time(rig: Rig, monkeypa
     assert first.asked == [("tx", 9)]
 
 
+def test_checks_that_ended_make_room_for_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_checks, "MAX_CHECKS", 2)
+    program = rig.producer("ended")
+    (registered,) = rig.registrations
+    rig.check(1)
+    rig.check(2)
+    rig.checks.decided(program, "tx", [1])
+    rig.check(3)
+    rig.end(program)
+    for number in (4, 5):
+        registered.take(number)
+    first, second = rig.producer("a"), rig.producer("b")
+
+    for number in (6, 7, 6, 7):
+        rig.check(number)
+
+    assert first.asked == second.asked == [("tx", 6), ("tx", 7)]
+
+
+def test_a_check_that_could_not_be_asked_anew_is_decided_all_the_same(rig: Rig) -> None:
+    slow, ended = rig.producer("a"), rig.producer("b")
+    slow.is_slow = True
+    rig.check()
+    rig.end(ended)
+
+    rig.checks.decided(slow, "tx", [7])
+
+    assert rig.counts == (1, 0, 1)
+
+
 # ---------------------------------------------------------------- any order
 
 
