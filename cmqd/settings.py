@@ -41,6 +41,7 @@ HIDDEN = "..."
 """Stands for the value of an unknown setting in its refusal."""
 DEFAULT_PORT = 5680
 DEFAULT_HTTP_PORT = 5681
+DEFAULT_CMQ_TCP_PORT = 5682
 
 LEAST_MEMORY_BUDGET_BYTES = 128 * 1024 * 1024
 
@@ -140,6 +141,11 @@ class Settings:
         "network",
         "address and port of an HTTP gateway that the broker runs as a child process, HTTPS if TLS is on; none: no "
         "gateway. Needs the extra gateway",
+    )
+    cmq_tcp: str = _setting(
+        "",
+        "network",
+        "address and port for CMQ's TCP protocol, which the gateway of http serves without TLS; none: not served",
     )
     # The gateway's own settings stand in a file of their own, because the broker knows neither their names nor their
     # ranges: the gateway checks them.
@@ -348,10 +354,12 @@ class Settings:
     @property
     def http_address(self) -> str:
         """Return ``http`` as ``host:port``, empty without a gateway."""
-        if not self.http:
-            return ""
-        host, port = parse_address(self.http, DEFAULT_HTTP_PORT)
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return _printed_address(self.http, DEFAULT_HTTP_PORT)
+
+    @property
+    def cmq_tcp_address(self) -> str:
+        """Return ``cmq_tcp`` as ``host:port``, empty if the gateway does not serve CMQ's TCP protocol."""
+        return _printed_address(self.cmq_tcp, DEFAULT_CMQ_TCP_PORT)
 
     @property
     def uses_tls(self) -> bool:
@@ -625,6 +633,14 @@ def _without_passwords(url: str) -> str:
     return re.sub(r"(password\s*=\s*)('(?:\\.|[^'\\])*'|[^&\s]*)", rf"\g<1>{HIDDEN}", url)
 
 
+def _printed_address(text: str, default_port: int) -> str:
+    """Return an address as ``host:port``; an empty text stays empty."""
+    if not text:
+        return ""
+    host, port = parse_address(text, default_port)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _check_together(settings: Settings) -> None:
     def refuse(name: str, allowed: str) -> SettingError:
         return SettingError(name, settings.as_table()[name], allowed, str(settings.origin_of(name)))
@@ -640,6 +656,13 @@ def _check_together(settings: Settings) -> None:
             raise refuse("http", str(error)) from error
     elif settings.http_config is not None:
         raise refuse("http_config", "only together with http")
+    if settings.cmq_tcp:
+        if not settings.http:
+            raise refuse("cmq_tcp", "only together with http")
+        try:
+            parse_address(settings.cmq_tcp, DEFAULT_CMQ_TCP_PORT)
+        except ValueError as error:
+            raise refuse("cmq_tcp", str(error)) from error
     if settings.advertise:
         try:
             _, port = parse_address(settings.advertise)

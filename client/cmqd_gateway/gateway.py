@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
@@ -25,6 +25,9 @@ from cmqd_gateway.monitoring.metrics_readings import FigureCache
 from cmqd_gateway.monitoring.readiness import Readiness
 from cmqd_gateway.process.gateway_logger import SparseWarning
 from cmqd_gateway.process.gateway_settings import Settings
+
+if TYPE_CHECKING:
+    from cmqd_gateway.cmq.tcp.connections import Connections
 
 HANDLERS_SECONDS: Final = 1.0
 """Time for cancelled handlers to end: far more than the few turns of the loop that they take."""
@@ -95,6 +98,8 @@ class Gateway:
         """Binding and routing keys that CMQ's doors ignored."""
         self.api3_answers: Counter[tuple[str, str]] = Counter()
         """Answers of API 3.0 by action and error code."""
+        self.cmq_tcp: Connections | None = None
+        """The connections of CMQ's TCP protocol; None = the gateway does not serve it."""
         self._not_given_back = SparseWarning("messages_not_given_back", now)
         self._undoing: set[asyncio.Task[object]] = set()
         self._hand_overs: set[HandOver] = set()
@@ -103,9 +108,11 @@ class Gateway:
         self._no_hand_overs.set()
 
     def key_changed(self, secret_id: str | None) -> None:
-        """Forget a key that the broker reports as changed, and check its pages of the console; None = all keys."""
+        """Forget a key that the broker reports as changed, and check its open connections; None = all keys."""
         self.secrets.forget(secret_id)
         self.streams.key_changed(secret_id)
+        if self.cmq_tcp is not None:
+            self.cmq_tcp.key_changed(secret_id)
 
     async def end_polls(self) -> None:
         """End the long polls and event streams, and answer further polls as ended. Other requests are served."""
@@ -143,6 +150,10 @@ class Gateway:
         self.bodies.release(request)
         # The frames of the error hold the form of the request.
         refusal.__traceback__ = None
+        await self.pause_wrong_key()
+
+    async def pause_wrong_key(self) -> None:
+        """Wait as :meth:`pause_refusal` does, for a request that is not of HTTP."""
         self.paused_refusals += 1
         try:
             await asyncio.sleep(self.settings.wrong_key_pause_seconds)

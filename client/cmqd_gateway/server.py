@@ -72,6 +72,12 @@ class GatewayServer:
                 assert settings.tls_key is not None
                 tls = tls_context(settings.tls_certificate, settings.tls_key)
                 self.addresses.append(await self._listen(runner, "listen_https", settings.listen_https, tls))
+            if settings.listen_cmq_tcp:
+                # Imported here: a gateway without this protocol has none of it in memory.
+                from cmqd_gateway.cmq.tcp.connections import Connections
+
+                self.gateway.cmq_tcp = Connections(self.gateway)
+                await self.gateway.cmq_tcp.listen(*split_address("listen_cmq_tcp", settings.listen_cmq_tcp))
             if settings.metrics_listen:
                 runner = await self._run(monitoring_routes.routes(self.gateway, with_metrics=True))
                 self.metrics_address = await self._listen(runner, "metrics_listen", settings.metrics_listen, None)
@@ -101,6 +107,8 @@ class GatewayServer:
         self.gateway.is_draining = True
         for server in self._servers:
             server.close()
+        if self.gateway.cmq_tcp is not None:
+            self.gateway.cmq_tcp.stop_listening()
         if self._tls_port is not None:
             await self._tls_port.close()
         if self._checker is not None:
@@ -108,6 +116,8 @@ class GatewayServer:
         # The long polls first: they would hold their connections for 30 s. Other requests have the whole time for the
         # answer of the broker and for the write of theirs.
         await self.gateway.end_polls()
+        if self.gateway.cmq_tcp is not None:
+            await self.gateway.cmq_tcp.close(DRAIN_SECONDS)
         runners, self._runners = self._runners, []
         for runner in runners:
             if runner.server is not None:
@@ -182,6 +192,8 @@ class GatewayServer:
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self.gateway.guards.close_slow()
+            if self.gateway.cmq_tcp is not None:
+                self.gateway.cmq_tcp.check()
             self.gateway.connections.close_idle()
             self.gateway.secrets.drop_unconfirmed()
             self.gateway.figures.drop_old()
@@ -240,10 +252,12 @@ def _silent_logger() -> logging.Logger:
 def ready_facts(server: GatewayServer) -> dict[str, Any]:
     """Return the content of the ready file."""
     host, port = server.addresses[0]
+    cmq_tcp = server.gateway.cmq_tcp
     return {
         "host": host,
         "port": port,
         "addresses": [_printed(*address) for address in server.addresses],
+        "cmq_tcp_address": None if cmq_tcp is None else _printed(*cmq_tcp.address),
         "metrics_address": None if server.metrics_address is None else _printed(*server.metrics_address),
         "pid": os.getpid(),
     }

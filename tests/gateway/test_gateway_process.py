@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cmqd_client import sync
-from cmqd_gateway.process.command import broker_address, read_key, warn_of_plain_http, write_ready_file
+from cmqd_gateway.process.command import broker_address, read_key, warn_without_tls, write_ready_file
 from cmqd_gateway.process.command import run as main
 from cmqd_gateway.process.gateway_settings import Settings
 from support.eventually import eventually_elsewhere
@@ -240,18 +240,24 @@ def test_a_key_with_characters_of_urls_stays_as_it_is():
 
 
 def test_plain_http_that_other_machines_can_use_is_a_warning(caplog: pytest.LogCaptureFixture):
-    warn_of_plain_http(Settings(listen="127.0.0.1:80", metrics_listen="[::1]:9100"))
-    warn_of_plain_http(Settings(listen="localhost:80"))
-    warn_of_plain_http(
+    warn_without_tls(Settings(listen="127.0.0.1:80", metrics_listen="[::1]:9100"))
+    warn_without_tls(Settings(listen="localhost:80", listen_cmq_tcp="127.0.0.1:5682"))
+    warn_without_tls(
         Settings(listen="", listen_https="0.0.0.0:443", tls_certificate=Path("chain.pem"), tls_key=Path("key.pem"))
     )
     assert caplog.records == []
 
-    warn_of_plain_http(Settings(listen="0.0.0.0:80", metrics_listen="192.0.2.7:9100"))
+    open_to_all: dict[str, Any] = {
+        "listen": "0.0.0.0:80",
+        "metrics_listen": "192.0.2.7:9100",
+        "listen_cmq_tcp": "0.0.0.0:5682",
+    }
+    warn_without_tls(Settings(**open_to_all))
 
     assert [("listening_without_tls" in record.message, record.levelname) for record in caplog.records] == (
-        [(True, "WARNING")] * 2
+        [(True, "WARNING")] * 3
     )
+    assert "'0.0.0.0:5682'" in caplog.text
     assert "'0.0.0.0:80'" in caplog.text
     assert "'192.0.2.7:9100'" in caplog.text
 

@@ -14,7 +14,8 @@ from cmqd_client.errors import InvalidArgument
 from cmqd_gateway.process.gateway_logger import SparseWarning
 
 API2: Final = "api2"
-DOORS: Final = (API2, "api3", "tcp")
+TCP: Final = "tcp"
+DOORS: Final = (API2, "api3", TCP)
 """The doors that ignore keys, as in metrics and log lines."""
 
 

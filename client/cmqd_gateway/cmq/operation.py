@@ -116,6 +116,7 @@ class Call:
         "_operation",
         "_repeats",
         "_words",
+        "addresses",
         "caller",
         "client",
         "shown",
@@ -131,6 +132,7 @@ class Call:
         words: Words,
         shown: Callable[[str], str],
         door: str,
+        addresses: Callable[[], Sequence[str]],
     ) -> None:
         self._door = door
         self._operation = operation
@@ -143,6 +145,8 @@ class Call:
         """The connection to the broker with the caller's key."""
         self.shown: Callable[[str], str] = shown
         """Returns the door's name of a parameter, for texts of refusals."""
+        self.addresses: Callable[[], Sequence[str]] = addresses
+        """Returns the addresses of CMQ's TCP protocol for the client. Raises Refusal."""
 
     def refusal(self, error: CmqError) -> Refusal:
         """Return the refusal for an error of the client or the broker, in the words of the door."""

@@ -1,6 +1,6 @@
 """Performing an operation for a key: the rate, the connection to the broker, and the errors as refusals."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cmqd_client.errors import ClientClosed, CmqError
@@ -9,6 +9,7 @@ from cmqd_gateway.callers.caller import Caller
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.ignored_keys import API2
 from cmqd_gateway.cmq.operation import NO_REPEATS, Call, Operation, Repeats
+from cmqd_gateway.cmq.operations.routes import no_addresses
 from cmqd_gateway.cmq.parameters import OperationRequest, camel
 from cmqd_gateway.cmq.reasons import CMQ_WORDS, Reason, Refusal
 from cmqd_gateway.gateway import Gateway
@@ -27,6 +28,7 @@ async def perform(
     words: Words = CMQ_WORDS,
     shown: Callable[[str], str] = camel,
     door: str = API2,
+    addresses: Callable[[], Sequence[str]] = no_addresses,
 ) -> Any:
     """Return the answer of an operation.
 
@@ -40,6 +42,7 @@ async def perform(
         words: of the door, for errors of the broker.
         shown: returns the door's name of a parameter.
         door: name of the door in metrics.
+        addresses: returns the addresses of CMQ's TCP protocol, as the client can use them.
 
     Raises:
         Refusal: the operation was refused or failed.
@@ -52,7 +55,8 @@ async def perform(
     open_client = connections.polling if is_poll else connections.client
     try:
         async with open_client(key) as client:
-            call = Call(operation, Caller(key, client), hand_over, gateway.ignored_keys, repeats, words, shown, door)
+            caller, ignored_keys = Caller(key, client), gateway.ignored_keys
+            call = Call(operation, caller, hand_over, ignored_keys, repeats, words, shown, door, addresses)
             return await operation.run(call, request)
     except ClientClosed:
         if operation.waits is not None and gateway.is_draining:

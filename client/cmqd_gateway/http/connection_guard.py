@@ -133,6 +133,8 @@ class ConnectionGuards:
         """Bytes of unfinished heads, all connections together."""
         self.arriving: int = 0
         """Seats of sockets in the TLS handshake: they count among the connections."""
+        self.other_connections: int = 0
+        """Open connections of other protocols than HTTP: they count among the connections too."""
 
     def __len__(self) -> int:
         """Return the number of open connections."""
@@ -140,8 +142,7 @@ class ConnectionGuards:
 
     def reserve(self) -> bool:
         """Take a seat for a socket before its TLS handshake; False if there are too many connections."""
-        if len(self._guards) + self.arriving >= self._max_connections:
-            self.refused += 1
+        if not self._has_room():
             return False
         self.arriving += 1
         return True
@@ -150,10 +151,20 @@ class ConnectionGuards:
         """Give a seat back: the handshake ended."""
         self.arriving -= 1
 
+    def add_other(self) -> bool:
+        """Count a connection of another protocol; False if there are too many."""
+        if not self._has_room():
+            return False
+        self.other_connections += 1
+        return True
+
+    def remove_other(self) -> None:
+        """Stop counting a connection of :meth:`add_other`."""
+        self.other_connections -= 1
+
     def add(self, guard: ConnectionGuard) -> bool:
         """Register a connection; False if there are too many."""
-        if len(self._guards) + self.arriving >= self._max_connections:
-            self.refused += 1
+        if not self._has_room():
             return False
         assert guard.transport is not None
         self._guards[guard.transport] = guard
@@ -227,6 +238,12 @@ class ConnectionGuards:
             if guard.head_since is not None:
                 # The time of the handler is not the client's: the next request waited for its turn.
                 guard.head_since = self.now()
+
+    def _has_room(self) -> bool:
+        if len(self._guards) + self.arriving + self.other_connections >= self._max_connections:
+            self.refused += 1
+            return False
+        return True
 
     def _guard_of(self, request: web.BaseRequest) -> ConnectionGuard | None:
         transport = request.transport

@@ -1,6 +1,6 @@
 """Messages between their receive and the write of the answer: an answer that is not written gives its messages back.
 
-with gateway.hand_over() as hand_over:         around the whole request, in both APIs
+with gateway.hand_over() as hand_over:         around the whole request, at every door
     messages = await queue.receive(...)
     hand_over.received(key, take_back)         from here on, every end but a written answer takes the messages back:
     await hand_over.write(request, response)   an error while the answer is made, a lost connection, a cancellation
@@ -43,7 +43,7 @@ class HandOver:
 
     def __init__(self, hand_overs: HandOvers) -> None:
         self._hand_overs = hand_overs
-        self._received: tuple[KeySecret, TakeBack] | None = None
+        self._received: list[tuple[KeySecret, TakeBack]] = []
 
     def __enter__(self) -> Self:
         self._hand_overs.begun(self)
@@ -52,33 +52,42 @@ class HandOver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._received is not None:
+        for key, take_back in self._received:
             # Before ``ended``: the end of the gateway waits for the requests, and then for the undoing.
-            self._hand_overs.undo_later(*self._received)
+            self._hand_overs.undo_later(key, take_back)
         self._hand_overs.ended(self)
 
     def received(self, key: KeySecret, take_back: TakeBack) -> None:
         """Note that messages were received; to be called before anything else can fail or wait."""
-        self._received = key, take_back
+        self._received.append((key, take_back))
 
     @property
     def has_messages(self) -> bool:
         """True if the answer has messages, which must not be lost with it."""
-        return self._received is not None
+        return bool(self._received)
 
     async def write(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Write the answer with the messages.
+        """Write the answer over HTTP with the messages; see :meth:`write_over`.
 
         Written here and not by aiohttp: an error of aiohttp's write would reach no code that knows the messages.
+        """
+
+        async def write() -> None:
+            await response.prepare(request)
+            await response.write_eof()
+
+        await self.write_over(request.transport, write)
+
+    async def write_over(self, transport: asyncio.BaseTransport | None, write: Callable[[], Awaitable[object]]) -> None:
+        """Write the answer with the messages; ``write`` returns when the transport has taken the answer.
 
         Raises:
             ConnectionResetError: the connection is lost.
         """
-        if _is_gone(request.transport):
+        if _is_gone(transport):
             raise ConnectionResetError("the client has gone")
-        await response.prepare(request)
-        await response.write_eof()
-        self._received = None
+        await write()
+        self._received.clear()
 
 
 def _is_gone(transport: asyncio.BaseTransport | None) -> bool:

@@ -91,17 +91,24 @@ class RequestBodies:
 
     def release(self, request: web.BaseRequest) -> None:
         """Stop counting the body of a request; to be called at the end of every request. Harmless when repeated."""
-        self.bytes_in_use -= request.pop(_HELD, 0)
+        self.hold(request.pop(_HELD, 0), 0)
+
+    def hold(self, held: int, size: int) -> int:
+        """Count ``size`` bytes in place of the ``held`` bytes that this method returned before; return what counts.
+
+        Raises:
+            BodyRefused: there is no memory; the bytes held before still count.
+        """
+        counted = size if size > TINY_BODY else 0
+        room = self._memory_bytes if size <= SMALL_BODY else large_bodies(self._memory_bytes)
+        if counted and self.bytes_in_use + counted - held > room:
+            raise BodyRefused("the gateway has too many large requests in progress; try again", can_be_repeated=True)
+        self.bytes_in_use += counted - held
+        return counted
 
     def _count(self, request: web.BaseRequest, size: int) -> None:
-        if size <= TINY_BODY:
-            return
-        held = request.get(_HELD, 0)
-        room = self._memory_bytes if size <= SMALL_BODY else large_bodies(self._memory_bytes)
-        if self.bytes_in_use + size - held > room:
-            raise BodyRefused("the gateway has too many large requests in progress; try again", can_be_repeated=True)
-        self.bytes_in_use += size - held
-        request[_HELD] = size
+        if size > TINY_BODY:
+            request[_HELD] = self.hold(request.get(_HELD, 0), size)
 
 
 def large_bodies(memory_bytes: int) -> int:

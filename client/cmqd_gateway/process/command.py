@@ -213,11 +213,15 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
         if settings.ready_file is not None:
             write_ready_file(settings.ready_file, msgspec.json.encode(facts) + b"\n")
         _log.info(
-            "gateway_ready", addresses=facts["addresses"], broker=f"{address.host}:{address.port}", **shown(settings)
+            "gateway_ready",
+            addresses=facts["addresses"],
+            cmq_tcp_address=facts["cmq_tcp_address"],
+            broker=f"{address.host}:{address.port}",
+            **shown(settings),
         )
-        warn_of_plain_http(settings)
+        warn_without_tls(settings)
         await stopped.wait()
-        _log.info("gateway_draining", connections=len(gateway.guards))
+        _log.info("gateway_draining", connections=len(gateway.guards) + gateway.guards.other_connections)
         await server.close()
     except (OSError, ssl.SSLError) as failure:
         _log.error("cannot_listen", reason=str(failure))
@@ -235,17 +239,20 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     return 0
 
 
-def warn_of_plain_http(settings: Settings) -> None:
+_CLEAR: Final = {
+    "listen": "secrets of the JSON API, of /metrics and message bodies cross the network in the clear",
+    "metrics_listen": "secrets of the JSON API, of /metrics and message bodies cross the network in the clear",
+    "listen_cmq_tcp": "message bodies and log-ins cross the network in the clear; a copied log-in is valid until the"
+    " secret of its key changes",
+}
+
+
+def warn_without_tls(settings: Settings) -> None:
     """Write a warning for each address without TLS that other machines can use."""
-    for name in ("listen", "metrics_listen"):
+    for name, text in _CLEAR.items():
         address = getattr(settings, name)
         if address and not is_loopback(split_address(name, address)[0]):
-            _log.warning(
-                "listening_without_tls",
-                setting=name,
-                address=address,
-                text="secrets of the JSON API, of /metrics and message bodies cross the network in the clear",
-            )
+            _log.warning("listening_without_tls", setting=name, address=address, text=text)
 
 
 def write_ready_file(path: Path, content: bytes) -> None:

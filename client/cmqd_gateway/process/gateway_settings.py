@@ -21,8 +21,9 @@ _NETWORK = Group("Network", sort_key=1)
 _LIMITS = Group("Limits", sort_key=2)
 _CMQ = Group("CMQ's API 2.0", sort_key=3)
 _API3 = Group("CMQ's API 3.0", sort_key=4)
-_MONITORING = Group("Monitoring", sort_key=5)
-_LOGS = Group("Logs", sort_key=6)
+_CMQ_TCP = Group("CMQ's TCP protocol", sort_key=5)
+_MONITORING = Group("Monitoring", sort_key=6)
+_LOGS = Group("Logs", sort_key=7)
 
 
 def _range(group: Group, low: float, high: float, text: str) -> Parameter:
@@ -78,7 +79,9 @@ class Settings:
     broker_patience_seconds: Annotated[
         Seconds, _range(_LIMITS, 0.1, 60, "time for a request to the broker, beyond the wait of a receive")
     ] = 5.0
-    max_connections: Annotated[int, _range(_LIMITS, 1, 1_000_000, "open HTTP connections")] = 20_000
+    max_connections: Annotated[
+        int, _range(_LIMITS, 1, 1_000_000, "open connections of HTTP and of CMQ's TCP protocol together")
+    ] = 20_000
     # The pools of CMQ's SDKs keep an idle connection for up to 5 minutes. If the gateway closed the connection first, a
     # request could be under way at the same moment, and the SDK would report a network error.
     keep_alive_seconds: Annotated[
@@ -90,10 +93,10 @@ class Settings:
             _LIMITS,
             0.1,
             3_600,
-            "time for a TLS handshake, a request's head, its body, and for taking bytes of an answer",
+            "time for a TLS handshake, a request's head, its body, a frame, and for taking bytes of an answer",
         ),
     ] = 30.0
-    max_request_bytes: Annotated[int, _range(_LIMITS, 65_536, 64 << 20, "body of a request")] = 4 << 20
+    max_request_bytes: Annotated[int, _range(_LIMITS, 65_536, 64 << 20, "body of a request, or frame")] = 4 << 20
     max_head_bytes: Annotated[int, _range(_LIMITS, 4_096, 1 << 20, "a line or field of a request's head")] = 16_384
     body_memory_bytes: Annotated[
         int,
@@ -131,6 +134,32 @@ class Settings:
         bool, _text(_API3, "take MsgRetentionSeconds of queues for the retention; without, it is refused")
     ] = False
 
+    listen_cmq_tcp: Annotated[
+        str,
+        _text(_CMQ_TCP, "address and port for CMQ's TCP protocol, which has no TLS; '' = not served"),
+    ] = ""
+    cmq_tcp_addresses: Annotated[
+        tuple[str, ...],
+        _text(
+            _CMQ_TCP,
+            "addresses (host:port) that a route query answers; none: the host of the request with the port of"
+            " listen_cmq_tcp",
+        ),
+    ] = ()
+    # A program's threads share a connection, each with a request; the receives of a listener of the SDK wait beside.
+    cmq_tcp_requests: Annotated[
+        int, _range(_CMQ_TCP, 1, 65_535, "requests in progress over a connection of CMQ's TCP protocol")
+    ] = 4_096
+    cmq_tcp_silence_seconds: Annotated[
+        Seconds,
+        _range(
+            _CMQ_TCP,
+            4,
+            86_400,
+            "time after which a connection of CMQ's TCP protocol without a byte is closed; the SDK sends every 3 s",
+        ),
+    ] = 60.0
+
     metrics_listen: Annotated[
         str, _text(_MONITORING, "address and port for /metrics alone; '' = on the listeners of the APIs")
     ] = ""
@@ -158,14 +187,24 @@ class Settings:
 
         Raises:
             SettingsError: there is no listener, or HTTPS lacks its files, or a limit contradicts another, or
-                ``/metrics`` without a key has no listener of its own.
+                ``/metrics`` without a key has no listener of its own, or an address for CMQ's TCP protocol cannot be
+                written in an answer.
         """
         if not self.listen and not self.listen_https:
             raise SettingsError("listen and listen_https are both empty; the gateway needs at least one address")
-        for name in ("listen", "listen_https", "metrics_listen"):
+        for name in ("listen", "listen_https", "metrics_listen", "listen_cmq_tcp"):
             address = getattr(self, name)
             if address:
                 split_address(name, address)
+        for address in self.cmq_tcp_addresses:
+            host, port = split_address("cmq_tcp_addresses", address)
+            if ":" in host or not port:
+                raise SettingsError(
+                    f"cmq_tcp_addresses has {address!r}; it must be host:port, and no IPv6 address: programs split an"
+                    " address of an answer at the first colon"
+                )
+        if self.cmq_tcp_addresses and not self.listen_cmq_tcp:
+            raise SettingsError("cmq_tcp_addresses needs listen_cmq_tcp")
         if self.metrics_key_file is not None and not self.metrics_listen:
             raise SettingsError(
                 "metrics_key_file needs metrics_listen: with a key of the gateway, all clients that reach the listener"

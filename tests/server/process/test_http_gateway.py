@@ -240,6 +240,19 @@ def test_a_child_imports_no_module_of_the_working_directory(tmp_path: Path, monk
     assert ended.returncode == 0, ended.stderr
 
 
+def test_the_child_gets_the_address_of_cmq_tcp_and_the_default_port() -> None:
+    for text, printed in {"127.0.0.1": "127.0.0.1:5682", "[::1]:0": "[::1]:0"}.items():
+        command = command_of(Settings(http="127.0.0.1:5681", cmq_tcp=text), (), "cmq://127.0.0.1:5680", 7)
+        assert command[command.index("--listen-cmq-tcp") + 1] == printed
+
+
+def test_cmq_tcp_needs_the_gateway_and_an_address() -> None:
+    with pytest.raises(SettingError, match=r"cmq_tcp = '127\.0\.0\.1' is not allowed: only together with http"):
+        load(environment={}, flags={"cmq_tcp": "127.0.0.1"})
+    with pytest.raises(SettingError, match="cmq_tcp"):
+        load(environment={}, flags={"cmq_tcp": ":1", "http": "127.0.0.1"})
+
+
 def test_with_tls_the_child_listens_with_https_alone() -> None:
     settings = Settings(http="127.0.0.1:5681", tls_certificate=Path("chain.pem"), tls_key=Path("key.pem"))
 

@@ -130,8 +130,8 @@ ACTIONS: Final = (
     _row("RetryDelivery", topic_answers.retried, "``msgCount`` is 0 if the message waits for its turn"),
     _row("DropDelivery"),
     _row("QueryMessageDeliveries", topic_answers.delivery_report),
-    _row("QueryQueueRoute"),
-    _row("QueryTopicRoute"),
+    _row("QueryQueueRoute", message_answers.route),
+    _row("QueryTopicRoute", message_answers.route),
 )
 """All actions."""
 

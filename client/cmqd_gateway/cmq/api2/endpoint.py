@@ -25,6 +25,7 @@ from cmqd_gateway.cmq.api2.repeats import DeleteAnswers, RequestRepeats
 from cmqd_gateway.cmq.api2.signature import SIGNATURE, is_body, other_reading
 from cmqd_gateway.cmq.api2.signed_forms import unsigned_of
 from cmqd_gateway.cmq.known_keys import WRONG_KEY, check_enabled, known_key
+from cmqd_gateway.cmq.operations.routes import route_addresses
 from cmqd_gateway.cmq.performing import perform
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_gateway.gateway import Gateway
@@ -103,7 +104,17 @@ class Endpoint:
         key = await self._authenticated(request, form)
         repeats = RequestRepeats(key, form, self._deletes, self._gateway.connections.client)
         read = partial(chosen.reader.read, form)
-        return chosen.encode(await perform(self._gateway, key, chosen.operation, read, hand_over, repeats=repeats))
+        cmq_tcp = self._gateway.cmq_tcp
+        addresses = partial(
+            route_addresses,
+            self._gateway.settings,
+            None if cmq_tcp is None else cmq_tcp.address[1],
+            request.headers.get("Host", ""),
+        )
+        answer = await perform(
+            self._gateway, key, chosen.operation, read, hand_over, repeats=repeats, addresses=addresses
+        )
+        return chosen.encode(answer)
 
     async def _form(self, request: web.Request) -> Form:
         if request.method not in ("GET", "POST"):

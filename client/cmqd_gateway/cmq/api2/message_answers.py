@@ -127,3 +127,8 @@ def _error_list(failures: Failures, name: str) -> list[dict[str, Any]]:
     return [
         {"code": refusal.code, "message": refusal.message, name: item} for item, refusal in failures.refusals.items()
     ]
+
+
+def route(addresses: Sequence[str]) -> Fields:
+    """Return the addresses of CMQ's TCP protocol."""
+    return {"addr": list(addresses)}
