@@ -170,19 +170,18 @@ async def _copy_topic(
     source: CmqEndpoint, target: Client, name: str, is_trial: bool, on_copied: Callable[[Copied], object]
 ) -> None:
     result = Copied(kind="topic", name=name, result=FOUND, notes=[])
+    topic: TopicDefinition | None = None
     try:
-        definition: TopicDefinition = topic_definition(
-            name, await source.call("GetTopicAttributes", {"topicName": name})
-        )
-        result.notes = definition.notes
+        topic = topic_definition(name, await source.call("GetTopicAttributes", {"topicName": name}))
+        result.notes = topic.notes
         if not is_trial:
-            info = await target.ensure_topic_info(name, **definition.attributes)
+            info = await target.ensure_topic_info(name, **topic.attributes)
             result.result = CREATED if info.created else EXISTS
     except (EndpointError, CmqError, ValueError) as error:
         result.result = DIFFERS if isinstance(error, AttributesDiffer) else FAILED
         result.notes.append(str(error))
     on_copied(result)
-    if result.result == FAILED:
+    if topic is None or result.result == FAILED:
         return
     try:
         entries = [
@@ -192,17 +191,19 @@ async def _copy_topic(
         on_copied(Copied(kind="subscription", name=f"{name}/*", result=FAILED, notes=[str(error)]))
         return
     for entry in entries:
-        on_copied(await _copy_subscription(source, target, name, str(entry["subscriptionName"]), is_trial))
+        on_copied(await _copy_subscription(source, target, topic, str(entry["subscriptionName"]), is_trial))
 
 
-async def _copy_subscription(source: CmqEndpoint, target: Client, topic: str, name: str, is_trial: bool) -> Copied:
-    result = Copied(kind="subscription", name=f"{topic}/{name}", result=FOUND, notes=[])
+async def _copy_subscription(
+    source: CmqEndpoint, target: Client, topic: TopicDefinition, name: str, is_trial: bool
+) -> Copied:
+    result = Copied(kind="subscription", name=f"{topic.name}/{name}", result=FOUND, notes=[])
     try:
-        answer = await source.call("GetSubscriptionAttributes", {"topicName": topic, "subscriptionName": name})
+        answer = await source.call("GetSubscriptionAttributes", {"topicName": topic.name, "subscriptionName": name})
         definition: SubscriptionDefinition = subscription_definition(topic, name, answer)
         result.notes = definition.notes
         if not is_trial:
-            info = await target.topic(topic).subscribe_info(
+            info = await target.topic(topic.name).subscribe_info(
                 name, queue=definition.queue, url=definition.url, ensure=True, **definition.attributes
             )
             result.result, result.secret = CREATED if info.created else EXISTS, info.secret

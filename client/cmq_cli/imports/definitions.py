@@ -115,8 +115,10 @@ def topic_definition(name: str, answer: Mapping[str, Any]) -> TopicDefinition:
     return TopicDefinition(name, attributes, notes)
 
 
-def subscription_definition(topic: str, name: str, answer: Mapping[str, Any]) -> SubscriptionDefinition:
+def subscription_definition(topic: TopicDefinition, name: str, answer: Mapping[str, Any]) -> SubscriptionDefinition:
     """Return a subscription from the answer to GetSubscriptionAttributes.
+
+    CMQ takes binding keys for a topic that filters by tags, and ignores them.
 
     Raises:
         ValueError: the protocol is unknown.
@@ -131,15 +133,17 @@ def subscription_definition(topic: str, name: str, answer: Mapping[str, Any]) ->
     keys: Sequence[str] = answer.get("bindingKey") or ()
     if tags:
         attributes["filter_tags"] = list(tags)
-    if keys:
+    if keys and topic.attributes.get("filter_type") == FilterType.ROUTING:
         attributes["binding_keys"] = list(keys)
+    elif keys:
+        notes.append(f"bindingKey is {', '.join(keys)} at the source and left out here: the topic filters by tags")
     is_backoff = answer.get("notifyStrategy") == "BACKOFF_RETRY"
     attributes["strategy"] = RetryStrategy.BACKOFF if is_backoff else RetryStrategy.EXPONENTIAL_DECAY
     is_simplified = answer.get("notifyContentFormat") == "SIMPLIFIED"
     attributes["content_format"] = ContentFormat.SIMPLIFIED if is_simplified else ContentFormat.JSON
     is_queue = protocol == "queue"
     return SubscriptionDefinition(
-        topic, name, endpoint if is_queue else None, None if is_queue else endpoint, attributes, notes
+        topic.name, name, endpoint if is_queue else None, None if is_queue else endpoint, attributes, notes
     )
 
 

@@ -221,12 +221,38 @@ def test_the_filter_types_of_cmqs_documents(filter_type: int | None, expected: F
     assert topic_definition("news", {"filterType": filter_type}).attributes.get("filter_type") == expected
 
 
+async def test_names_of_one_character_and_ignored_keys_are_copied(
+    calls: CmqCalls, endpoint: CmqEndpoint, target: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await calls.ok("CreateQueue", queueName="q")
+    await calls.ok("CreateTopic", topicName="tee")
+    await calls.ok("Subscribe", topicName="tee", subscriptionName="s", protocol="queue", endpoint="q")
+    call = endpoint.call
+
+    async def call_of_cmq(action: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+        # This gateway shows no ignored keys.
+        keys = {"bindingKey": ["double", "x"]} if action == "GetSubscriptionAttributes" else {}
+        return await call(action, *arguments, **options) | keys
+
+    monkeypatch.setattr(endpoint, "call", call_of_cmq)
+
+    results = await copy(endpoint, target)
+
+    assert [results[name].result for name in ("q", "tee", "tee/s")] == ["created"] * 3
+    assert results["tee/s"].notes == [
+        "bindingKey is double, x at the source and left out here: the topic filters by tags"
+    ]
+    assert (await target.admin.topic("tee").subscription("s").info()).binding_keys == []
+    assert (await copy(endpoint, target))["tee/s"].result == "exists"
+
+
 def test_both_spellings_of_a_subscription_are_read() -> None:
-    definition = subscription_definition("news", "sub", {"protocal": "queue", "endpoint": "q", "filterTags": ["red"]})
+    news = topic_definition("news", {})
+    definition = subscription_definition(news, "sub", {"protocal": "queue", "endpoint": "q", "filterTags": ["red"]})
 
     assert (definition.queue, definition.url, definition.attributes.get("filter_tags")) == ("q", None, ["red"])
     with pytest.raises(ValueError, match="'ftp' is unknown"):
-        subscription_definition("news", "sub", {"protocol": "ftp"})
+        subscription_definition(news, "sub", {"protocol": "ftp"})
 
 
 # ---------------------------------------------------------------------- messages

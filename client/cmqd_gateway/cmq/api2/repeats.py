@@ -197,22 +197,22 @@ class DeleteAnswers:
 class RequestRepeats:
     """The repeats of a request, for its operation."""
 
-    __slots__ = ("_deletes", "_key", "_nonce", "_open_client", "_signature")
+    __slots__ = ("_deletes", "_form", "_key", "_open_client")
 
     def __init__(self, key: KeySecret, form: Form, deletes: DeleteAnswers, open_client: OpenClient) -> None:
         self._key = key
-        self._nonce = whole_of(form, "Nonce")
-        self._signature = form[SIGNATURE]
+        self._form = form
         self._deletes = deletes
         self._open_client = open_client
 
     def dedup_ids(self, count: int) -> list[str | None]:
         """Return the dedup ids for the messages of this request."""
-        return dedup_ids("" if self._nonce <= SMALL_NONCE else self._digest(), self._nonce, count)
+        nonce = whole_of(self._form, "Nonce")
+        return dedup_ids("" if nonce <= SMALL_NONCE else self._digest(), nonce, count)
 
     def _digest(self) -> str:
         """Return the identity of the request. Computed on demand: most operations need no identity."""
-        return request_digest(self._key.secret_id, self._signature)
+        return request_digest(self._key.secret_id, self._form[SIGNATURE])
 
     async def delete_once(self, client: Client, delete: Callable[[Client], Awaitable[Failures]]) -> Failures:
         """Return the failures of a delete; a repeated request gets those of the first request.
