@@ -13,14 +13,14 @@ from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_segment import scan
 from cmqd_segment.manifest import CACHE_FORMAT, Manifest, SegmentState, read_manifest, write_manifest
 from support.client.cmq_runs import Cmq, ThreadedServer
-from support.storage.log_rig import LogRig, ProcessPlace
+from support.storage.log_rig import ForkedPlace, LogRig
 from support.storage.verified import verify_folder
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Two sealed segments with three messages per segment, and a checkpoint."""
-    place = ProcessPlace(tmp_path / "data")
+    place = ForkedPlace(tmp_path / "data")
 
     async def fill() -> None:
         rig = LogRig(place.log())

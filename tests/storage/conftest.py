@@ -9,7 +9,7 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.storage.folder.data_folder import Disk
 from support.storage.damage import CrashedAfter, crash
 from support.storage.full_disk import Broker, FakeDisk, StartBroker
-from support.storage.log_rig import LogRig, OpenProcess, ProcessPlace
+from support.storage.log_rig import ForkedPlace, LogRig, OpenProcess, ProcessPlace
 from support.storage.wals import fill_ahead
 
 
@@ -20,12 +20,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def open_process(folder: Path) -> AsyncIterator[OpenProcess]:
+def place() -> type[ProcessPlace]:
+    """The kind of the storage process of ``open_process``."""
+    return ForkedPlace
+
+
+@pytest.fixture
+async def open_process(folder: Path, place: type[ProcessPlace]) -> AsyncIterator[OpenProcess]:
     """Open the folder with a storage process of its own; settings by keyword."""
     rigs: list[LogRig] = []
 
     async def open_one(**settings: object) -> LogRig:
-        rig = LogRig(ProcessPlace(folder, **settings).log())
+        rig = LogRig(place(folder, **settings).log())
         rigs.append(rig)
         await rig.open()
         return rig

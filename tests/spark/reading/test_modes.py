@@ -29,7 +29,7 @@ from pyspark_cmqd.schema import message_id_text
 from support.core.builders import Rig
 from support.core.busy_rig import busy_rig, replayed
 from support.spark.log_folder import queue_created, rows_of, sends, write_folder
-from support.storage.log_rig import NOW_MS, LogRig, ProcessPlace
+from support.storage.log_rig import NOW_MS, ForkedPlace, LogRig
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
 """Segments are written by a storage process. No session is needed."""
@@ -104,7 +104,7 @@ async def write_with_checkpoints(folder: Path, rig: Rig, checkpoints: "Mapping[i
     """The rows of a broker, with a segment up to each of the LSNs, and a checkpoint there if given parts."""
     rows, above = rows_of(rig), 0
     for upto, parts in checkpoints.items():
-        log_rig = LogRig(ProcessPlace(folder, durability="os").log())
+        log_rig = LogRig(ForkedPlace(folder, durability="os").log())
         await log_rig.open()
         for records, bodies, time_ms in rows[above:upto]:
             log_rig.log.append(records, bodies, time_ms)

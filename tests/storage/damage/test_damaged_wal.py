@@ -14,7 +14,7 @@ from cmqd.storage.storage_errors import DamagedError
 from cmqd.storage.writing.sealer import truncate_wal
 from cmqd_segment.manifest import SegmentState, read_manifest, write_manifest
 from support.storage.damage import CrashedAfter, active_wal, crash, flip, in_another_boot, kinds
-from support.storage.log_rig import InProcess, LogRig, OpenProcess, ProcessPlace, settings_for
+from support.storage.log_rig import ForkedPlace, InProcess, LogRig, OpenProcess, settings_for
 from support.storage.wals import FRAME_BYTES, HEADER_BYTES, cut, end_of_frames
 
 pytestmark = pytest.mark.system
@@ -73,7 +73,7 @@ async def test_an_accepted_loss_is_no_news_even_if_the_broker_dies_at_once(
     await crashed_after(await open_process(), 40)
     wal = active_wal(folder)
     flip(wal, end_of_frames(wal) // 10)
-    first = LogRig(ProcessPlace(folder, accept_loss=True).log())
+    first = LogRig(ForkedPlace(folder, accept_loss=True).log())
     await first.log.open()
     await crash(first)
 

@@ -6,7 +6,7 @@ import pytest
 
 from cmqd.storage.storage_errors import DamagedError
 from support.storage.damage import CrashedAfter, active_wal, crash, flip, in_another_boot, kinds, manifest_knows
-from support.storage.log_rig import LogRig, OpenProcess, ProcessPlace
+from support.storage.log_rig import ForkedPlace, LogRig, OpenProcess
 from support.storage.wals import cut, end_of_frames
 
 pytestmark = pytest.mark.system
@@ -72,7 +72,7 @@ async def test_rows_lost_in_a_power_failure_are_no_damage_at_the_next_start_eith
     in_another_boot(folder)
     wal = active_wal(folder)
     flip(wal, end_of_frames(wal) // 2)
-    first = LogRig(ProcessPlace(folder, durability="os").log())
+    first = LogRig(ForkedPlace(folder, durability="os").log())
     await first.log.open()
     await crash(first)
 

@@ -21,7 +21,7 @@ from cmqd_segment.manifest import (
     write_manifest,
 )
 from support.formats.archives import ARCHIVES, unpack
-from support.storage.log_rig import LogRig, OpenProcess, ProcessPlace
+from support.storage.log_rig import ForkedPlace, LogRig, OpenProcess
 
 
 def test_a_row_is_of_the_start_that_wrote_it() -> None:
@@ -72,7 +72,7 @@ class TestFolder:
     async def test_a_start_after_a_crash_begins_behind_the_durable_rows(
         self, open_process: OpenProcess, folder: Path
     ) -> None:
-        place = ProcessPlace(folder)
+        place = ForkedPlace(folder)
         rig = await open_process()
         await rig.store(1, 0, 3)
         await place.crash(rig.log)
@@ -90,7 +90,7 @@ class TestFolder:
         copy = shutil.copytree(folder, tmp_path / "copy")
         manifests: list[Manifest] = []
         for data in (folder, copy):
-            rig = LogRig(ProcessPlace(data).log())
+            rig = LogRig(ForkedPlace(data).log())
             await rig.open()
             await rig.store(1, 1, 1)
             await rig.log.close()
@@ -119,7 +119,7 @@ class TestFolder:
         self, open_process: OpenProcess, folder: Path, tmp_path: Path
     ) -> None:
         for data in (folder, tmp_path / "other"):
-            rig = LogRig(ProcessPlace(data).log())
+            rig = LogRig(ForkedPlace(data).log())
             await rig.open()
             await rig.store(1, 0, 3)
             await rig.checkpoint()
@@ -139,7 +139,7 @@ class TestFolder:
     async def test_a_folder_of_format_1_gets_its_id_at_the_first_start(self, archive: Path, tmp_path: Path) -> None:
         folder, _ = unpack(archive, tmp_path)
         assert read_manifest(folder).log_id == ""
-        rig = LogRig(ProcessPlace(folder).log())
+        rig = LogRig(ForkedPlace(folder).log())
         report = await rig.open()
         await rig.log.close()
 
@@ -162,7 +162,7 @@ class TestFolder:
         assert given == read_manifest(clone)
         assert given.log_id != before.log_id
         assert given.former_log_ids == [before.log_id]
-        rig = LogRig(ProcessPlace(clone).log())
+        rig = LogRig(ForkedPlace(clone).log())
         report = await rig.open()
         assert (report.log_id, report.checkpoint_lsn, report.findings) == (given.log_id, 1, ())
         await rig.checkpoint()

@@ -10,7 +10,7 @@ import pytest
 from cmqd.storage.folder import log_identity as identity
 from cmqd_segment.manifest import MANIFEST_NAME
 from support.formats.archives import ARCHIVES, unpack
-from support.storage.log_rig import LogRig, OpenProcess, ProcessPlace
+from support.storage.log_rig import ForkedPlace, LogRig, OpenProcess
 
 pytestmark = pytest.mark.system
 
@@ -51,7 +51,7 @@ async def test_files_of_a_new_folder(
 async def test_an_existing_folder_keeps_its_modes_and_that_is_told(tmp_path: Path) -> None:
     folder, _ = unpack(ARCHIVES[0], tmp_path)
     before = modes(folder)
-    rig = LogRig(ProcessPlace(folder).log())
+    rig = LogRig(ForkedPlace(folder).log())
     report = await rig.open()
     await written(rig)
 
@@ -72,7 +72,7 @@ async def test_a_left_over_segment_is_sealed_with_the_mode_of_its_folder(
 ) -> None:
     rig = await open_process(group_readable=True)
     await rig.store(1, 0, 3)
-    await ProcessPlace(folder).crash(rig.log)
+    await ForkedPlace(folder).crash(rig.log)
 
     rig = await open_process(group_readable=True)
     await rig.log.close()

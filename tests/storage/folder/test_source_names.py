@@ -19,7 +19,7 @@ from cmqd_segment.schema import open_read_only, read_names
 from cmqd_types.attributes import QueueAttributes, TopicAttributes
 from support.formats.archives import ARCHIVES, unpack
 from support.spark.log_folder import add_checkpoint, drop_segment
-from support.storage.log_rig import NOW_MS, LogRig, OpenProcess, ProcessPlace
+from support.storage.log_rig import NOW_MS, ForkedPlace, LogRig, OpenProcess
 
 
 def created(number: int, name: str) -> QueueCreated:
@@ -100,7 +100,7 @@ class TestFolder:
         assert read_manifest(folder).names == []
         await rig.checkpoint()
         assert read_manifest(folder).names == [SourceName(1, "owner", "gone")]
-        await ProcessPlace(folder).crash(rig.log)
+        await ForkedPlace(folder).crash(rig.log)
         drop_segment(folder, 1)
 
         # No checkpoint, row or sealed segment names the queue any more.
@@ -120,7 +120,7 @@ class TestFolder:
         await rig.store(1, 0, 3)
         await log_records(rig, QueueDeleted(1))
         await rig.checkpoint()
-        await ProcessPlace(folder).crash(rig.log)
+        await ForkedPlace(folder).crash(rig.log)
 
         rig = await open_process()
         await rig.log.close()
@@ -140,7 +140,7 @@ class TestFolder:
         await rig.store(7, 1, 3)
         await log_records(rig, QueueDeleted(7))
         await rig.checkpoint()
-        await ProcessPlace(folder).crash(rig.log)
+        await ForkedPlace(folder).crash(rig.log)
 
         rig = await open_process()
         await rig.log.close()
@@ -166,7 +166,7 @@ class TestFolder:
     @pytest.mark.parametrize("archive", ARCHIVES[:1], ids=lambda path: path.name)
     async def test_a_segment_that_format_1_left_unsealed_gets_its_table(self, archive: Path, tmp_path: Path) -> None:
         folder, _ = unpack(archive, tmp_path)
-        rig = LogRig(ProcessPlace(folder).log())
+        rig = LogRig(ForkedPlace(folder).log())
         await rig.open()
         await rig.log.close()
 

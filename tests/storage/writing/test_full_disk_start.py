@@ -11,7 +11,7 @@ import pytest
 from cmqd.log.log_errors import LogFailed
 from cmqd.storage.folder.data_folder import Reserve
 from support.storage.full_disk import Broker, FakeDisk, StartBroker
-from support.storage.log_rig import NOW_MS, LogRig, ProcessPlace, checkpoint_parts, deleted
+from support.storage.log_rig import NOW_MS, ForkedPlace, LogRig, checkpoint_parts, deleted
 
 
 class FullAfterStart(FakeDisk):
@@ -35,7 +35,7 @@ async def test_a_broker_that_dies_on_a_full_disk_comes_back_with_what_was_durabl
     await broker.rig.until(lambda: broker.refused)
     shutil.copytree(folder, tmp_path / "as the crash left it")
 
-    again = LogRig(ProcessPlace(tmp_path / "as the crash left it").log())
+    again = LogRig(ForkedPlace(tmp_path / "as the crash left it").log())
     await again.open()
 
     assert [lsn for lsn, _, _ in again.rows] == [1]

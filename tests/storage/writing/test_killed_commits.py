@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.storage.log_rig import LogRig, ProcessPlace
+from support.storage.log_rig import ForkedPlace, LogRig
 
 pytestmark = pytest.mark.system
 
@@ -118,7 +118,7 @@ async def test_a_kill_in_a_commit_loses_no_row_that_was_reported(tmp_path: Path,
         whose == "storage"
     )
 
-    rig = LogRig(ProcessPlace(folder, lock_wait_ms=20_000).log())
+    rig = LogRig(ForkedPlace(folder, lock_wait_ms=20_000).log())
     report = await rig.open()
 
     assert not report.numbers_jump

@@ -24,6 +24,12 @@ from support.storage.log_rig import NOW_MS, LogRig, OpenProcess, ProcessPlace, s
 pytestmark = pytest.mark.system
 
 
+@pytest.fixture
+def place() -> type[ProcessPlace]:
+    """The product's own process, with an interpreter of its own."""
+    return ProcessPlace
+
+
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -8,7 +8,7 @@ from pathlib import Path
 from cmqd.server.access.accounts_file import AccountsFile, new_document
 from support.engine.memory_engine import Fault, MemoryDatabase
 from support.storage.damage import crash
-from support.storage.log_rig import NOW_MS, LogRig, ProcessPlace
+from support.storage.log_rig import NOW_MS, ForkedPlace, LogRig
 
 
 class Killed(BaseException):
@@ -55,7 +55,7 @@ async def write_folder(folder: Path, *, ends: bool = True, reclaims: bool = True
         ends: the broker stops in order; otherwise its last row is in a WAL.
         reclaims: rows 3 and 4 are reclaimed, below two checkpoints.
     """
-    rig = LogRig(ProcessPlace(folder).log())
+    rig = LogRig(ForkedPlace(folder).log())
     await rig.open()
     for index in range(6):
         await rig.store(1, index, 1)

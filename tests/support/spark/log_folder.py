@@ -23,7 +23,7 @@ from cmqd_segment.manifest import (
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, QueueCreated
 from cmqd_types.attributes import QueueAttributes
 from support.core.builders import Rig
-from support.storage.log_rig import NOW_MS, LogRig, ProcessPlace, body
+from support.storage.log_rig import NOW_MS, ForkedPlace, LogRig, body
 
 Row: TypeAlias = tuple[Sequence[AnyRecord], Sequence[bytes], int]
 """Records, bodies, time in ms: an append with a commit of its own."""
@@ -59,7 +59,7 @@ async def _write(
 ) -> None:
     for rows in segments:
         # Every life of the storage seals its rows at its end.
-        rig = LogRig(ProcessPlace(folder, **settings).log())
+        rig = LogRig(ForkedPlace(folder, **settings).log())
         await rig.open()
         for records, bodies, time_ms in rows:
             rig.log.append(records, bodies, time_ms)

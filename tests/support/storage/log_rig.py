@@ -26,6 +26,7 @@ from cmqd.storage.service import OpenEngine, StorageService
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesSent, PublishedMessage, Runs, StoredMessage
+from support.storage.forked_process import ForkedProcess
 
 T = TypeVar("T")
 
@@ -232,6 +233,13 @@ class ProcessPlace:
         assert log.process_id is not None
         os.kill(log.process_id, 9)
         await log.kill()
+
+
+class ForkedPlace(ProcessPlace):
+    """A place with a forked storage process, for tests about the folder."""
+
+    def log(self) -> AnyLog:
+        return StorageProcessLog(self.settings, ForkedProcess)
 
 
 _MASK = os.umask(0o022)
