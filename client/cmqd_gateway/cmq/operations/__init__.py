@@ -11,6 +11,7 @@ from cmqd_gateway.cmq.operation import Operation
 from cmqd_gateway.cmq.operations import (
     dead_letters,
     deliveries,
+    descriptions,
     messages,
     publishing,
     queues,
@@ -31,6 +32,7 @@ OPERATIONS: Mapping[str, Operation] = {
         *publishing.OPERATIONS,
         *subscriptions.OPERATIONS,
         *deliveries.OPERATIONS,
+        *descriptions.OPERATIONS,
         *routes.OPERATIONS,
     )
 }

@@ -161,3 +161,5 @@ DESCRIBE_QUEUE: Final = operation("DescribeQueue", QueueRequest, describe_queue)
 DESCRIBE_QUEUES: Final = operation("DescribeQueues", DescriptionRequest, describe_queues)
 DESCRIBE_TOPICS: Final = operation("DescribeTopics", DescriptionRequest, describe_topics)
 DESCRIBE_SUBSCRIPTIONS: Final = operation("DescribeSubscriptions", SubscriptionsRequest, describe_subscriptions)
+
+OPERATIONS: Final = [DESCRIBE_QUEUE, DESCRIBE_QUEUES, DESCRIBE_TOPICS, DESCRIBE_SUBSCRIPTIONS]
