@@ -74,12 +74,15 @@ class RigClock:
 class GatewayRig:
     """See the module."""
 
-    def __init__(self, *, broker: Mapping[str, Any] | None = None, **settings: Any) -> None:
-        """Make a rig with settings of the gateway, and with settings of the broker."""
+    def __init__(
+        self, *, broker: Mapping[str, Any] | None = None, beside: "GatewayRig | None" = None, **settings: Any
+    ) -> None:
+        """Make a rig with settings of the gateway, and with settings of the broker, or before the broker of a rig."""
         settings.setdefault("listen", "127.0.0.1:0")
         settings.setdefault("wrong_key_pause_seconds", 0.0)
         self.settings = Settings(**settings)
-        self.server = LocalServer(**(broker or {}))
+        self._has_server = beside is None
+        self.server = LocalServer(**(broker or {})) if beside is None else beside.server
         self.table = KeyTable()
         self.retries: int | None = 1
         """Repeats of a request that the broker refused for now, as an argument of ``connect``."""
@@ -95,9 +98,10 @@ class GatewayRig:
         self.session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
-        await self.server.__aenter__()
+        if self._has_server:
+            await self.server.__aenter__()
         address = parse_address(self.server.url)
-        self.own_key = KeySecret(address.secret_id, address.secret_key)
+        self.own_key: KeySecret = KeySecret(address.secret_id, address.secret_key)
         self.table.keys[self.own_key.secret_id] = self.own_key
 
         def make_client(key: KeySecret) -> Client:
@@ -128,13 +132,20 @@ class GatewayRig:
     ) -> None:
         await self.session.close()
         await self.http_server.close()
-        await self.server.__aexit__(kind, error, trace)
+        if self._has_server:
+            await self.server.__aexit__(kind, error, trace)
 
     @property
     def host(self) -> str:
         """``host:port`` of the HTTP listener."""
         host, port = self.http_server.addresses[0]
         return f"{host}:{port}"
+
+    @property
+    def tcp_address(self) -> tuple[str, int]:
+        """Host and port of CMQ's TCP protocol."""
+        assert self.gateway.cmq_tcp is not None, "the rig needs listen_cmq_tcp"
+        return self.gateway.cmq_tcp.address
 
     def add_key(self, secret_id: str, secret_key: str, *, enabled: bool = True) -> KeySecret:
         """Tell the gateway of another key."""

@@ -13,14 +13,13 @@ import hashlib
 import hmac
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.tcp import commands
 from cmqd_gateway.cmq.tcp.commands import COMMANDS, HEADER
 from cmqd_gateway.cmq.tcp.frames import FrameReader, to_frame
 from cmqd_gateway.cmq.tcp.proto2 import Values, encode_bytes
-from support.gateway.gateway_rig import GatewayRig
 
 _BODIES = {
     commands.RECEIVED_BODY: ("received", commands.RECEIVED),
@@ -77,10 +76,24 @@ def signature_of(client_id: str, key: KeySecret, algorithm: str = "sha1") -> str
     return base64.b64encode(hmac.digest(key.secret_key.encode(), text, getattr(hashlib, algorithm))).decode()
 
 
+class Listener(Protocol):
+    """A gateway in the process of the test, or in a process of its own."""
+
+    @property
+    def tcp_address(self) -> tuple[str, int]:
+        """Host and port of CMQ's TCP protocol."""
+        ...
+
+    @property
+    def own_key(self) -> KeySecret:
+        """The admin's key."""
+        ...
+
+
 class TcpProgram:
     """See the module."""
 
-    def __init__(self, rig: GatewayRig) -> None:
+    def __init__(self, rig: Listener) -> None:
         self._rig = rig
         self._frames = FrameReader(1 << 30)
         self.kept: list[Reply] = []
@@ -90,9 +103,7 @@ class TcpProgram:
         self.writer: asyncio.StreamWriter
 
     async def __aenter__(self) -> Self:
-        connections = self._rig.gateway.cmq_tcp
-        assert connections is not None, "the rig needs listen_cmq_tcp"
-        self._reader, self.writer = await asyncio.open_connection(*connections.address)
+        self._reader, self.writer = await asyncio.open_connection(*self._rig.tcp_address)
         return self
 
     async def __aexit__(

@@ -22,6 +22,7 @@ from cmqd_gateway.cmq.tcp.replies import batch_received_content, ids_content, no
 from cmqd_gateway.cmq.tcp.transaction_checks import TransactionChecks
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.hand_over import HandOver
+from cmqd_gateway.process.gateway_logger import SparseWarning
 
 _TRANSACTION: Final = 1
 _LEAST_MILLISECONDS: Final = 1_000
@@ -68,6 +69,7 @@ class Dispatch:
         """Make the object; ``sleep`` pauses for so many seconds."""
         self._gateway = gateway
         self._checks = checks
+        self._not_checked = SparseWarning("half_message_without_checker", gateway.now)
         self._sleep = sleep
         self._handlers: dict[int, Callable[[_Request], Awaitable[Answer]]] = {
             commands.SEND: partial(self._send, "SendMessage", "SendHalfMessage"),
@@ -115,7 +117,9 @@ class Dispatch:
             raise Refusal(Reason.DELAY, "a half message takes no delay")
         values["firstQueryInterval"] = first_query_seconds(values.get("firstQueryInterval", 0))
         answer = await self._stored(half, request)
-        self._checks.half_sent(request.connection, values["queueName"])
+        queue = values["queueName"]
+        if not self._checks.half_sent(request.connection, queue) and request.connection.transport is not None:
+            self._not_checked.note(key=request.key.secret_id, queue=queue)
         return answer
 
     async def _stored(self, name: str, request: _Request) -> Answer:

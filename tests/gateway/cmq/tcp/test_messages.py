@@ -1,4 +1,4 @@
-"""The commands of CMQ's TCP protocol: messages, receives, deletes, publishes and decisions."""
+"""The commands of CMQ's TCP protocol: messages, receives, deletes and publishes."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -262,97 +262,6 @@ async def test_a_routing_key_of_a_tag_topic_is_ignored_and_counted(rig: GatewayR
 
     await rig.server.wait_bodies("orders", b"1")
     assert rig.gateway.ignored_keys.count == 1
-
-
-# ---------------------------------------------------------------------- repeats
-
-
-async def test_a_repeat_within_a_connection_is_stored_once(rig: GatewayRig, program: TcpProgram) -> None:
-    first = await program.ok(commands.SEND, queueName="orders", msgBody=b"x", request_id=7)
-    repeated = await program.ok(commands.SEND, queueName="orders", msgBody=b"x", request_id=7)
-    assert first.ids == repeated.ids
-
-    others = [
-        await program.ok(commands.SEND, queueName="orders", msgBody=b"y", request_id=7),
-        await program.ok(commands.SEND, queueName="orders", msgBody=b"x", request_id=8),
-        await program.ok(commands.SEND, queueName="orders", msgBody=b"x"),
-        await program.ok(commands.SEND, queueName="orders", msgBody=b"x"),
-    ]
-
-    assert len({*first.ids, *[number for reply in others for number in reply.ids]}) == 5
-    async with TcpProgram(rig) as other:
-        await other.log_in()
-        assert (await other.ok(commands.SEND, queueName="orders", msgBody=b"x", request_id=7)).ids != first.ids
-
-
-# ---------------------------------------------------------------------- transactions
-
-
-@pytest.mark.usefixtures("paid")
-async def test_half_messages_are_decided_item_by_item(program: TcpProgram) -> None:
-    half = await program.ok(
-        commands.BATCH_SEND, queueName="paid", msgBody=[b"a", b"b", b"c"], isTransaction=1, firstQueryInterval=5000
-    )
-    first, second, third = half.ids
-    items = [{"msgId": first, "state": 1}, {"msgId": second, "state": 2}, {"msgId": third, "state": 9}]
-
-    reply = await program.ask(commands.DECIDE, queueName="paid", item=[*items, {"msgId": 1 << 63, "state": 1}])
-
-    assert (reply.result, reply.error[:7]) == (6040, "(10760)")
-    decided = reply.body("decided")
-    assert decided["queueName"] == "paid"
-    assert [(item["msgId"], item["state"], item.get("code")) for item in decided["item"]] == [
-        (first, 1, None),
-        (second, 2, None),
-        (third, 3, 4000),
-        (1 << 63, 3, 4490),
-    ]
-    await program.ok(commands.DECIDE, queueName="paid", item=items[:1])
-    against = await program.ask(commands.DECIDE, queueName="paid", item=[{"msgId": first, "state": 2}])
-    assert (against.result, against.error[:7]) == (4490, "(10780)")
-
-
-@pytest.mark.usefixtures("paid")
-async def test_a_decision_comes_from_any_connection(rig: GatewayRig, program: TcpProgram) -> None:
-    (number,) = (await program.ok(commands.SEND, queueName="paid", msgBody=b"a", isTransaction=1)).ids
-    async with TcpProgram(rig) as other:
-        await other.log_in()
-        await other.ok(commands.DECIDE, queueName="paid", item=[{"msgId": number, "state": 1}])
-
-    (message,) = (await program.ok(commands.RECEIVE, queueName="paid", pollingWaitSeconds=0)).messages
-    assert message["msgBody"] == b"a"
-
-
-@pytest.mark.usefixtures("paid")
-@pytest.mark.parametrize(("interval", "seconds"), [(5, 5), (999, 999), (1_000, 1), (5_000, 5), (3_600_000, 3600)])
-async def test_the_first_check_is_in_seconds_or_milliseconds(
-    rig: GatewayRig, program: TcpProgram, interval: int, seconds: float
-) -> None:
-    await program.ok(commands.SEND, queueName="paid", msgBody=b"a", isTransaction=1, firstQueryInterval=interval)
-
-    (half,) = await rig.server.admin.queue("paid").half_messages()
-
-    assert half.next_check_time is not None
-    assert (half.next_check_time - half.enqueue_time).total_seconds() == seconds
-
-
-@pytest.mark.usefixtures("paid")
-async def test_the_connection_of_a_half_message_is_asked_and_answers(
-    rig: GatewayRig, connections: Connections, program: TcpProgram
-) -> None:
-    (number,) = (
-        await program.ok(commands.SEND, queueName="paid", msgBody=b"a", isTransaction=1, firstQueryInterval=5)
-    ).ids
-    while await rig.server.status("checkers") == 0:
-        pass
-    rig.server.advance(6)
-
-    check = await program.next()
-
-    assert (check.cmd, check.body("check")) == (commands.CHECK, {"queueName": "paid", "msgId": number})
-    await program.ok(commands.DECIDE, queueName="paid", item=[{"msgId": number, "state": 1}])
-    assert (connections.checks.asked, connections.checks.answered) == (1, 1)
-    assert len((await program.ok(commands.RECEIVE, queueName="paid", pollingWaitSeconds=0)).messages) == 1
 
 
 # ---------------------------------------------------------------------- refusals
