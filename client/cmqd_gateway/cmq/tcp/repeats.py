@@ -8,6 +8,7 @@ connection belongs to a process. Across connections no repeat is recognised: two
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Final, TypeAlias
 
 ANSWER_SECONDS: Final = 60.0
@@ -19,6 +20,9 @@ MAX_ANSWERS: Final = 65_536
 MAX_BYTES: Final = 64 << 20
 """Memory of the answers of all connections: those of 3,100 sends a second for a minute."""
 
+CONNECTIONS_AT_ONCE: Final = 2_000
+"""Connections of which old answers are forgotten in a second: a millisecond of work."""
+
 _Name: TypeAlias = tuple[int, int, int]
 """Command, request id and hash of the content."""
 
@@ -26,8 +30,9 @@ _Name: TypeAlias = tuple[int, int, int]
 class SendRepeats:
     """The remembered answers of all connections of a gateway.
 
-    At most ``MAX_BYTES`` of answers are remembered. Beyond that the connection with the most answers loses its oldest,
-    so a busy connection shortens its own memory only.
+    At most ``MAX_BYTES`` of answers are remembered. Beyond that, connections with the average number of answers or more
+    lose their oldest, so busy connections shorten their own memory. A search for the largest would look at each of
+    20,000 connections, again and again where all have a few answers.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -35,8 +40,9 @@ class SendRepeats:
         self.now: Callable[[], float] = now
         self.repeats: int = 0
         """Repeats since the start that got the answer of an earlier request."""
-        self._connections: set[SentAnswers] = set()
-        """The connections with answers."""
+        self._connections: dict[SentAnswers, None] = {}
+        """The connections with answers; the next to be looked at first."""
+        self._answers = 0
         self.bytes_in_use: int = 0
         """Approximate memory of the remembered answers."""
 
@@ -45,24 +51,35 @@ class SendRepeats:
         return SentAnswers(self)
 
     def forget_expired(self) -> None:
-        """Forget old answers; to be called about once a second."""
-        for connection in list(self._connections):
+        """Forget old answers of some connections in turn; to be called about once a second."""
+        for connection in list(islice(self._connections, CONNECTIONS_AT_ONCE)):
+            del self._connections[connection]
+            self._connections[connection] = None
             connection.forget_expired()
 
     def added(self, connection: "SentAnswers", size: int) -> None:
         """Note that a connection remembers a further answer."""
-        self._connections.add(connection)
+        self._connections[connection] = None
+        self._answers += 1
         self.bytes_in_use += size
         if self.bytes_in_use > MAX_BYTES:
-            # The search takes long with many connections, so it makes room for many answers.
-            largest = max(self._connections, key=len)
-            largest.forget_oldest(max(1, len(largest) // 8))
+            self._make_room()
 
-    def forgot(self, connection: "SentAnswers", size: int) -> None:
+    def forgot(self, connection: "SentAnswers", count: int, size: int) -> None:
         """Note that a connection forgot answers."""
+        self._answers -= count
         self.bytes_in_use -= size
         if not len(connection):
-            self._connections.discard(connection)
+            self._connections.pop(connection, None)
+
+    def _make_room(self) -> None:
+        """Forget so many answers that the next time is far off."""
+        while self.bytes_in_use > MAX_BYTES - MAX_BYTES // 256:
+            connection = next(iter(self._connections))
+            del self._connections[connection]
+            self._connections[connection] = None
+            if len(connection) * len(self._connections) >= self._answers:
+                connection.forget_oldest((len(connection) + 3) // 4)
 
 
 class SentAnswers:
@@ -134,7 +151,7 @@ class SentAnswers:
 
     def forget_oldest(self, count: int) -> None:
         """Forget so many answers."""
-        self._all.forgot(self, sum(self._pop_oldest() for _ in range(count)))
+        self._all.forgot(self, count, sum(self._pop_oldest() for _ in range(count)))
 
     def close(self) -> None:
         """Forget all answers, because the connection ended."""
@@ -156,7 +173,7 @@ class SentAnswers:
         expired = self._answers.pop(name, None)
         if expired is not None:
             # The answer of an earlier send of the name.
-            self._all.forgot(self, ANSWER_BYTES + len(expired[1]))
+            self._all.forgot(self, 1, ANSWER_BYTES + len(expired[1]))
         elif len(self._answers) >= MAX_ANSWERS:
             self.forget_oldest(1)
         self._answers[name] = self._all.now(), answer

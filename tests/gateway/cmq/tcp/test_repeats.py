@@ -151,3 +151,45 @@ async def test_the_connection_with_the_most_answers_makes_room(rig: Rig, monkeyp
     assert len(rig.connection) > 10
     assert await rig.send(by=quiet) == b"1"
     assert await rig.send(199) == b"200"
+
+
+async def test_many_connections_with_a_few_answers_make_room_together(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "MAX_BYTES", 400 * (ANSWER_BYTES + 3))
+    connections = [rig.all.connection() for _ in range(100)]
+    looks = 0
+
+    def counted(self: SentAnswers, count: int) -> None:
+        nonlocal looks
+        looks += 1
+        forget_oldest(self, count)
+
+    forget_oldest = SentAnswers.forget_oldest
+    monkeypatch.setattr(SentAnswers, "forget_oldest", counted)
+    for request_id in range(1, 41):
+        for connection in connections:
+            await rig.send(request_id, by=connection)
+            assert rig.all.bytes_in_use <= repeats.MAX_BYTES
+
+    assert rig.stored == 4_000
+    assert looks < 4_000
+    assert max(map(len, connections)) < 10
+    assert sum(map(len, connections)) > 380
+
+
+async def test_old_answers_of_many_connections_are_forgotten_in_turns(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "CONNECTIONS_AT_ONCE", 3)
+    connections = [rig.all.connection() for _ in range(7)]
+    for connection in connections:
+        await rig.send(by=connection)
+    rig.time = ANSWER_SECONDS
+
+    left: list[int] = []
+    for _ in range(3):
+        rig.all.forget_expired()
+        left.append(sum(map(len, connections)))
+
+    assert left == [4, 1, 0]
