@@ -86,6 +86,20 @@ def test_the_gateway_accepts_the_settings_file_that_its_page_shows(tmp_path: Pat
     ]
 
 
+def test_the_gateway_accepts_the_addresses_that_the_page_of_cmqs_tcp_protocol_shows(tmp_path: Path) -> None:
+    shown = [block.text for block in blocks(ROOT / "docs/cmq-tcp.md", "toml")]
+    file = tmp_path / "gateway.toml"
+    flags: list[str] = []
+    for text in shown:
+        file.write_text(text)
+        flags += checked_flags(settings.Settings(http="127.0.0.1:0", cmq_tcp="127.0.0.1:0", http_config=file))
+
+    assert flags == [
+        "--cmq-tcp-addresses=mq.example:15682",
+        *("--cmq-tcp-addresses=gateway-1.example:5682", "--cmq-tcp-addresses=gateway-2.example:5682"),
+    ]
+
+
 def test_every_setting_of_the_gateway_is_on_its_page() -> None:
     table = (ROOT / "docs/gateway.md").read_text().partition("## All settings of the gateway")[2]
 
@@ -185,7 +199,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
             "sync.md",
             "testing.md",
         },
-        "toml": {"settings.md", "gateway.md"},
+        "toml": {"settings.md", "gateway.md", "cmq-tcp.md"},
     }
     for language, names in run_by.items():
         shown = {

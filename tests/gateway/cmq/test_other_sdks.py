@@ -6,8 +6,9 @@ The tests need the SDKs, which this project does not contain, and are skipped wi
 - Node: ``node``, and CMQ_NODE_SDK, the folder ``node_modules/cmq-sdk`` of ``npm install cmq-sdk@2.1.0``;
 - compiled languages (Java, Go, C++): CMQ_SDK_PROGRAMS, a folder with programs of these SDKs, built elsewhere, such as
   the tests of an SDK. Each executable file is a test: the program finds endpoint and key in CMQ_ENDPOINT, CMQ_ID and
-  CMQ_KEY, and ends with code 0 if its SDK works. It finds the queues and topics of ``staged`` too, whose names stand in
-  programs of the SDKs. ``make test-all PARTS=sdk-programs`` runs these tests alone.
+  CMQ_KEY, and ends with code 0 if its SDK works. The endpoint is the name server of SDKs of CMQ's TCP protocol as well.
+  The program finds the queues and topics of ``staged``, whose names stand in programs of the SDKs.
+  ``make test-all PARTS=sdk-programs`` runs these tests alone.
 """
 
 import json
@@ -46,8 +47,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 @pytest.fixture(scope="module")
 def gateway(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     # The gateway listens before the broker has answered; the first request waits for that, on a slow machine too.
-    patience = ("--broker-patience-seconds", "60")
-    with RunningGateway(tmp_path_factory.mktemp("gateway"), server, *patience) as gateway:
+    flags = ("--broker-patience-seconds", "60", "--listen-cmq-tcp", "127.0.0.1:0")
+    with RunningGateway(tmp_path_factory.mktemp("gateway"), server, *flags) as gateway:
         yield gateway
 
 
