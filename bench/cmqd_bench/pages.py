@@ -26,7 +26,7 @@ import cmqd.core
 import cmqd.engine
 import cmqd_gateway.console
 from cmqd.settings import SETTINGS, SettingInfo
-from cmqd_bench.documents import cmq_tables, parts
+from cmqd_bench.documents import api3_tables, cmq_tables, parts
 from cmqd_bench.documents.attribute_tables import STORED, TABLES, docs_table, segments_table, spec_table
 from cmqd_bench.documents.client_attributes import declared_attributes
 from cmqd_bench.documents.decision_records import index_by_room, read_records
@@ -250,6 +250,8 @@ PARTS: tuple[tuple[str, str, Callable[[], str]], ...] = (
     ("docs/gateway.md", "gateway settings", gateway_settings_table),
     ("docs/cmq-api.md", "actions", cmq_tables.actions_table),
     ("docs/cmq-api.md", "errors", cmq_tables.errors_table),
+    ("docs/cmq-api-3.md", "actions", api3_tables.actions_table),
+    ("docs/cmq-api-3.md", "codes", api3_tables.codes_table),
     *(
         ("docs/glossary.md", f"terms of {package.__name__}", partial(glossary_table, package))
         for package in (cmqd.core, cmqd.engine, cmqd_gateway, cmqd_gateway.console)

@@ -1,4 +1,4 @@
-"""The gateway: an HTTP server that is a client of the broker. CMQ's API 2.0, a JSON API, the console and metrics.
+"""The gateway: an HTTP server that is a client of the broker. CMQ's APIs, a JSON API, the console and metrics.
 
     server ─────────── the application, its listeners and its end
       ├── tls_port           sockets of HTTPS up to the end of the TLS handshake; the certificate in use

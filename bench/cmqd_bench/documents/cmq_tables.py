@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cmqd_gateway.cmq.api2.actions import ACTIONS, Action
+from cmqd_gateway.cmq.operation import Operation
 from cmqd_gateway.cmq.parameters import Items, Size, Whole
 from cmqd_gateway.cmq.reasons import NEVER_ANSWERED, Reason
 
@@ -52,24 +53,30 @@ def tests_of(action: str, strings: dict[str, set[str]]) -> list[str]:
     return [f"`{name}`" for name, texts in strings.items() if action.lower() in texts]
 
 
+def meaning(operation: Operation) -> str:
+    """Return the first sentence of the function's docstring."""
+    text = " ".join((operation.run.__doc__ or "").partition("\n\n")[0].split())
+    return text.partition(". ")[0].removesuffix(".").replace("``", "`")
+
+
 def _meaning(action: Action) -> str:
-    """Return the first sentence of the function's docstring, and the note of API 2.0."""
-    text = " ".join((action.operation.run.__doc__ or "").partition("\n\n")[0].split())
-    meaning = text.partition(". ")[0].removesuffix(".")
-    return (f"{meaning}; {action.note}" if action.note else meaning).replace("``", "`")
+    """Return the meaning of the operation, and the note of API 2.0."""
+    text = meaning(action.operation)
+    return f"{text}; {action.note}".replace("``", "`") if action.note else text
 
 
 def _parameters(action: Action) -> Iterable[str]:
     """Yield the parameters of an action: the name, ``.n`` for a list, the kind and the range."""
     for parameter in action.reader.fields:
         field = parameter.field
-        described = [KINDS.get(field.kind, "JSON"), *(_range(limit) for limit in (field.items, *field.checks))]
+        described = [KINDS.get(field.kind, "JSON"), *(range_text(limit) for limit in (field.items, *field.checks))]
         shown, *twins = (f"`{name}{'.n' if field.items else ''}`" for name in (parameter.name, *parameter.twins))
         names = [f"**{shown}**" if field.is_required else shown, *twins]
         yield f"{' or '.join(names)}: {', '.join(filter(None, described))}"
 
 
-def _range(limit: Any) -> str:
+def range_text(limit: Any) -> str:
+    """Return the words for the limit of a parameter; empty for a limit without words."""
     match limit:
         case Whole():
             return f"{limit.low}-{limit.high}"

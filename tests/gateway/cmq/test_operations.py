@@ -84,10 +84,10 @@ class Api3:
         self.settings = Settings(listen="127.0.0.1:0", api3_retention=True)
 
     def fields(self, operation: str) -> Iterable[str]:
-        return {each.field for each in self.actions[operation].parameters}
+        return {each.field for each in self.actions[operation].parameters.values()}
 
     def read(self, operation: str, values: Mapping[str, Any]) -> OperationRequest:
-        names = {each.field: each.name for each in self.actions[operation].parameters}
+        names = {each.field: each.name for each in self.actions[operation].parameters.values()}
         given = {names[field]: value.decode() if isinstance(value, bytes) else value for field, value in values.items()}
         return self.actions[operation].read(given, self.settings)
 

@@ -3,7 +3,7 @@
 API 3.0 has forms with the same signature.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from aiohttp import web
@@ -15,10 +15,12 @@ from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.turns import HASHED_AT_ONCE, THREAD_BYTES
 
 
-def possible_hosts(gateway: Gateway, request: web.Request) -> list[str]:
-    """Return the hosts that the client may have signed: the ``Host`` header first, which almost all clients sign."""
+def possible_hosts(gateway: Gateway, request: web.Request) -> Iterator[str]:
+    """Yield the hosts that the client may have signed: the ``Host`` header first, which almost all clients sign."""
+    host = request.headers.get("Host", "")
+    yield host
     ports = (gateway.port_of(request), 443 if request.scheme == "https" else 80)
-    return signed_hosts(request.headers.get("Host", ""), gateway.settings.public_names, ports)
+    yield from signed_hosts(host, gateway.settings.public_names, ports)[1:]
 
 
 async def unsigned_of(gateway: Gateway, request: web.Request, form: Form, key: KeySecret) -> Sequence[str] | None:
@@ -29,11 +31,10 @@ async def unsigned_of(gateway: Gateway, request: web.Request, form: Form, key: K
     if not is_host(host):
         return None
     is_small = size < THREAD_BYTES
-    if is_small and (unsigned := check(hosts=[host])) is not None:
+    possible = possible_hosts(gateway, request)
+    if is_small and (unsigned := check(hosts=[next(possible)])) is not None:
         return unsigned
-    hosts = possible_hosts(gateway, request)
-    if is_small:
-        hosts.remove(host)
+    hosts = list(possible)
     # A wrong signature is hashed for every host, with and without the values that begin with "@".
     if is_small and 2 * size * len(hosts) <= HASHED_AT_ONCE:
         return check(hosts=hosts)

@@ -55,7 +55,8 @@ class Action(msgspec.Struct, frozen=True):
 
     name: str
     operation: Operation
-    parameters: tuple[Parameter, ...]
+    parameters: Mapping[str, Parameter]
+    """By their names."""
     encode: Callable[[Any], Fields]
     """Returns the fields for the answer of the operation."""
     adapt: Adapt
@@ -100,7 +101,8 @@ def action(
     """Declare an action; ``further_names`` are of fields that no parameter gives, for texts of refusals."""
     names = {parameter.field: parameter.name for parameter in parameters if parameter.field}
     reader = TypedReader(operation.request_type, lambda field: names.get(field) or upper_camel(field))
-    return Action(name, operation, parameters, encode, adapt, {**names, **further_names}, reader)
+    known = {parameter.name: parameter for parameter in parameters}
+    return Action(name, operation, known, encode, adapt, {**names, **further_names}, reader)
 
 
 def text(name: str, field: str = "", *, required: bool = False) -> Parameter:

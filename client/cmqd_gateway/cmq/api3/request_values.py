@@ -36,13 +36,14 @@ def json_steps(raw: bytes) -> Generator[None, None, dict[str, Any]]:
     Raises:
         Fault: the body is not JSON or no object, has a name twice, or has too many values.
     """
-    is_large = len(raw) > _LARGE
-    # Without escaped backslashes each backslash before a quote escapes it, so the quotes that stay bound strings.
-    without_escapes = raw.replace(b"\\\\", b"")
-    if is_large:
-        yield
-    without_escapes = without_escapes.replace(b'\\"', b"")
-    if is_large:
+    without_escapes = raw
+    if b"\\" in raw:
+        # Without escaped backslashes each backslash before a quote escapes it, so the quotes that stay bound strings.
+        without_escapes = raw.replace(b"\\\\", b"")
+        if len(raw) > _LARGE:
+            yield
+        without_escapes = without_escapes.replace(b'\\"', b"")
+    if len(raw) > _LARGE:
         yield
     if without_escapes.count(b'"') > 2 * MAX_STRINGS:
         raise Fault(Code.INVALID_PARAMETER, f"the body of the request has more than {MAX_STRINGS} strings")
@@ -52,7 +53,7 @@ def json_steps(raw: bytes) -> Generator[None, None, dict[str, Any]]:
             Code.INVALID_PARAMETER,
             f"the body of the request has more than {MAX_STRUCTURE} bytes outside its strings, blanks included",
         )
-    if is_large:
+    if len(raw) > _LARGE:
         yield
     try:
         value = msgspec.json.decode(raw)
@@ -64,25 +65,24 @@ def json_steps(raw: bytes) -> Generator[None, None, dict[str, Any]]:
         raise Fault(Code.INVALID_PARAMETER, "the body of the request must be a JSON object")
     parameters = cast("dict[str, Any]", value)
     # The decoder keeps the last of two values. A colon outside a string belongs to a name.
-    if structure.count(b":") != _names_in(parameters, MAX_DEPTH + 1):
+    if structure.count(b":") != _names_in(parameters, MAX_DEPTH):
         raise Fault(Code.INVALID_PARAMETER, "a name stands twice in an object of the request")
     return parameters
 
 
-def _names_in(value: object, depth: int) -> int:
+def _names_in(value: dict[str, Any] | list[Any], depth: int) -> int:
     """Return the number of names in the objects of a value.
 
     Raises:
-        Fault: the value has more levels than ``depth``.
+        Fault: the value has more than ``depth`` levels of lists and objects below it.
     """
-    if not isinstance(value, dict | list):
-        return 0
+    names, entries = (len(value), value.values()) if isinstance(value, dict) else (0, value)
+    inner = cast("list[list[Any]]", [entry for entry in entries if isinstance(entry, (dict, list))])
+    if not inner:
+        return names
     if depth == 0:
         raise Fault(Code.INVALID_PARAMETER, "the JSON of the request is nested too deeply")
-    if isinstance(value, list):
-        return sum(_names_in(entry, depth - 1) for entry in cast("list[object]", value))
-    entries = cast("dict[str, object]", value)
-    return len(entries) + sum(_names_in(entry, depth - 1) for entry in entries.values())
+    return names + sum([_names_in(entry, depth - 1) for entry in inner])
 
 
 def form_values(form: Mapping[str, bytes]) -> dict[str, Any]:

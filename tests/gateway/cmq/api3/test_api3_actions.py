@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from cmqd_gateway.cmq.api3.faults import Code
+from cmqd_protocol import messages as wire
+from cmqd_protocol.protocol_errors import ErrorCode
 from support.gateway.api3_refusals import REFUSED, stage
 from support.gateway.api3_requests import Api3Calls, fault_of, old_form
 from support.gateway.api3_scenario import Scenario
@@ -90,3 +93,65 @@ async def test_a_key_without_a_role_is_refused(rig: GatewayRig):
         fault = await api3.fault(action, **parameters)
         assert (fault.code, "(10461)" in fault.message) == ("UnauthorizedOperation", True)
     assert await rig.server.bodies("orders") == []
+
+
+OF_THE_BROKER: list[tuple[str, type[Any], ErrorCode, str, Mapping[str, Any]]] = [
+    ("LimitExceeded", wire.CreateQueue, ErrorCode.TOO_MANY_QUEUES, "CreateCmqQueue", {"QueueName": "new"}),
+    ("LimitExceeded.Topics", wire.CreateTopic, ErrorCode.TOO_MANY_TOPICS, "CreateCmqTopic", {"TopicName": "new"}),
+    (
+        "LimitExceeded.Subscriptions",
+        wire.Subscribe,
+        ErrorCode.TOO_MANY_SUBSCRIPTIONS,
+        "CreateCmqSubscribe",
+        {"TopicName": "news", "SubscriptionName": "new", "Protocol": "queue", "Endpoint": "orders"},
+    ),
+    (
+        "ResourceUnavailable",
+        wire.SendMessages,
+        ErrorCode.BACKLOG_FULL,
+        "SendCmqMsg",
+        {"QueueName": "orders", "MsgContent": "a"},
+    ),
+    (
+        "InternalError",
+        wire.SendMessages,
+        ErrorCode.DISK_NEARLY_FULL,
+        "SendCmqMsg",
+        {"QueueName": "orders", "MsgContent": "a"},
+    ),
+    (
+        "RequestLimitExceeded",
+        wire.SendMessages,
+        ErrorCode.TOO_MANY_REQUESTS,
+        "SendCmqMsg",
+        {"QueueName": "orders", "MsgContent": "a"},
+    ),
+]
+OF_REQUESTS = {
+    Code.SIGNATURE_FAILURE,
+    Code.SECRET_ID_NOT_FOUND,
+    Code.SIGNATURE_EXPIRE,
+    Code.TOKEN_FAILURE,
+    Code.INVALID_ACTION,
+    Code.NO_SUCH_VERSION,
+    Code.UNAUTHORIZED_OPERATION,
+}
+"""Codes whose tests are in ``test_api3_requests.py`` and above."""
+
+
+@pytest.mark.parametrize(("code", "request_type", "error", "action", "parameters"), OF_THE_BROKER)
+async def test_an_error_of_the_broker_has_its_code(
+    code: str, request_type: type[Any], error: ErrorCode, action: str, parameters: Mapping[str, Any], rig: GatewayRig
+):
+    await stage(rig)
+    rig.server.link.refuse(request_type, error, "a sentence of the broker", times=2)
+
+    fault = await Api3Calls(rig).fault(action, **parameters)
+
+    assert (fault.code, "a sentence of the broker" in fault.message) == (code, True), fault
+
+
+def test_each_code_has_a_test():
+    tested = {each.code for each in REFUSED} | {each[0] for each in OF_THE_BROKER} | OF_REQUESTS
+
+    assert tested == set(Code)

@@ -9,7 +9,12 @@ from cmqd_gateway.cmq.api3.parameters import Kind, Parameter, read_values
 from cmqd_gateway.cmq.api3.request_values import form_values
 from support.cases import each_case
 
-PARAMETERS = (
+
+def by_name(*parameters: Parameter) -> dict[str, Parameter]:
+    return {parameter.name: parameter for parameter in parameters}
+
+
+PARAMETERS = by_name(
     Parameter("Name", is_required=True),
     Parameter("Count", Kind.NUMBER),
     Parameter("Trace", Kind.TRUTH),
@@ -46,7 +51,9 @@ def test_values_of_a_form_become_their_kinds(true: str, false: str):
 
 
 def test_null_and_optional_texts_and_lists_without_content_are_absent():
-    parameters = (Parameter("a"), Parameter("b", Kind.TEXTS), Parameter("c"), Parameter("Name", is_required=True))
+    parameters = by_name(
+        Parameter("a"), Parameter("b", Kind.TEXTS), Parameter("c"), Parameter("Name", is_required=True)
+    )
 
     assert read_values(parameters, {"a": "", "b": [], "c": None, "Name": ""}, "Action") == {"Name": ""}
 

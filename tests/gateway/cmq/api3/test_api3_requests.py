@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from support.gateway.api3_requests import VERSION, Api3Calls, Fault, Prepared, f
 from support.gateway.cmq_requests import encoded
 from support.gateway.gateway_rig import GatewayRig
 
+CERTIFICATE = Path(__file__).parents[3] / "support/tls/certificate.pem"
+KEY = CERTIFICATE.with_name("key.pem")
 SEND = {"QueueName": "orders", "MsgContent": "a+b c&d=é 100%", "DelaySeconds": 0}
 BODY = str(SEND["MsgContent"]).encode()
 
@@ -391,3 +395,56 @@ async def test_requests_at_the_root_are_of_the_api_that_their_parts_name(rig: Ga
     assert [answer["Response"]["Error"]["Code"] for answer in api3] == ["AuthFailure.SignatureFailure"] * 3
     assert posted["Response"]["Error"]["Code"] == "AuthFailure.SignatureFailure"
     assert old_path["code"] == 4000
+
+
+async def test_over_https_the_payload_may_be_unsigned():
+    async with GatewayRig(
+        listen_https="127.0.0.1:0",
+        tls_certificate=CERTIFICATE,
+        tls_key=KEY,
+        public_names=("localhost",),
+        api3_signed_action=True,
+    ) as rig:
+        host, port = rig.http_server.addresses[1]
+        named = f"localhost:{port}"
+        context = ssl.create_default_context(cafile=str(CERTIFICATE))
+        requests = [
+            tc3("SendCmqMsg", SEND, rig.own_key, named),
+            tc3(
+                "SendCmqMsg",
+                SEND,
+                rig.own_key,
+                named,
+                payload=b"UNSIGNED-PAYLOAD",
+                X_TC_Content_SHA256="UNSIGNED-PAYLOAD",
+            ),
+            tc3("SendCmqMsg", SEND, rig.own_key, named, X_TC_Content_SHA256="UNSIGNED-PAYLOAD"),
+        ]
+        answers: list[bytes] = []
+        for request in requests:
+            reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname="localhost")
+            head = "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+            head += f"Content-Length: {len(request.body)}\r\nConnection: close\r\n\r\n"
+            writer.write(f"POST / HTTP/1.1\r\n{head}".encode() + request.body)
+            answers.append(await reader.read())
+            writer.close()
+
+    assert [b'"Result":true' in answer for answer in answers] == [True, True, False]
+    assert b"the signature is wrong" in answers[2]
+
+
+async def test_a_captured_request_is_executed_as_another_action_unless_the_action_is_signed():
+    # docs/security.md says so. The SDKs do not sign the action.
+    for signed_headers, is_executed in (
+        (("content-type", "host"), True),
+        (("content-type", "host", "x-tc-action"), False),
+    ):
+        async with GatewayRig() as rig:
+            api3 = Api3Calls(rig)
+            captured = api3.prepare("DescribeCmqQueueDetail", {"QueueName": "orders"}, signed_headers=signed_headers)
+            assert "QueueDescribe" in await api3.send(captured)
+
+            answer = await api3.send(changed(captured, X_TC_Action="DeleteCmqQueue"))
+
+            assert ("Error" not in answer) is is_executed
+            assert (await rig.call("ListQueue"))["totalCount"] == (0 if is_executed else 1)
