@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture.providers import HypothesisProvider
 from hypothesis.internal.constants_ast import Constants
+from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
+from xdist.scheduler import LoadFileScheduling  # pyright: ignore[reportMissingTypeStubs]
 
 LONGEST = (
     "spark/reading/test_killed_driver.py",
@@ -30,6 +32,26 @@ LONGEST = (
 )
 """Files and rooms, the longest first. ``make test`` runs five files at a time, in this order; a long file begun last
 would keep a core idle for minutes."""
+
+SPARK_SESSIONS = (
+    (
+        "spark/reading/test_killed_driver.py",
+        "spark/test_documents.py",
+        "spark/reading/test_live.py",
+        "spark/reading/test_remote.py",
+        "spark/test_session.py",
+    ),
+    (
+        "spark/replay/test_replay.py",
+        "spark/replay/test_reconcile.py",
+        "spark/reading/test_batch.py",
+        "spark/reading/test_stream.py",
+        "spark/reading/test_tables.py",
+        "spark/sink/test_sink.py",
+    ),
+)
+"""Files with the fixture ``spark``. Each tuple runs on one worker, because a further worker would start a Java of its
+own, which compiles Spark anew (decision 0214)."""
 
 CLEAN_UP_SECONDS = 300
 """Time limit of the clean-up of a failed test: far more than a slow machine needs."""
@@ -93,6 +115,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, name in enumerate(LONGEST) if name in names), len(LONGEST))
 
     items.sort(key=rank)
+    shared = {name for files in SPARK_SESSIONS for name in files}
+    users = {item.path.relative_to(tests).as_posix() for item in items if "spark" in getattr(item, "fixturenames", ())}
+    if users - shared:
+        raise pytest.UsageError(f"name {', '.join(sorted(users - shared))} in SPARK_SESSIONS of tests/conftest.py")
+
+
+class FewSparkSessions(LoadFileScheduling):
+    """Gives a worker a file at a time, and the files of a session of Spark together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        name = file.removeprefix("tests/")
+        return next((files[0] for files in SPARK_SESSIONS if name in files), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return FewSparkSessions(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)
