@@ -61,7 +61,7 @@ POWER_FAILURES = 24
 RESTARTS = 30
 COST_MESSAGES = 102_400
 FUZZ_SECONDS = 20
-"""Of each of the four tests, two at a time."""
+"""Of each test, two at a time."""
 INSTALL_SECONDS = 600
 """The limit of all installations together. A machine with a slower network lacks a network."""
 

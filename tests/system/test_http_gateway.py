@@ -8,13 +8,16 @@ import os
 import signal
 import ssl
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from cmqd_client import connect
 from cmqd_client.accounts import AccessKey
+from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.cmq.tcp import commands
 from support.eventually import eventually
+from support.gateway.tcp_program import TcpProgram
 from support.processes.running_server import RunningServer, ServerFailedError
 from support.tls.certificates import make_certificate, shown_certificate, trusting_context
 
@@ -246,3 +249,41 @@ def test_settings_that_the_gateway_refuses_end_the_start_of_the_broker(
     assert "gateway.toml' is not allowed: cmqd-gateway: " in str(failure.value)
     assert reason in str(failure.value)
     assert not (tmp_path / "data").exists()
+
+
+class Served(NamedTuple):
+    """CMQ's TCP protocol of a gateway, and a key."""
+
+    tcp_address: tuple[str, int]
+    own_key: KeySecret
+
+
+async def test_cmqs_tcp_protocol_is_served_and_ends_with_its_key(tmp_path: Path) -> None:
+    with RunningServer(tmp_path, *HTTP, "--cmq-tcp", "127.0.0.1:0") as server:
+        ready = await gateway_of(server)
+        host, _, port = ready["cmq_tcp_address"].rpartition(":")
+        async with connect(server.url) as admin:
+            await admin.create_queue("orders")
+            keys = [await admin.accounts.create_key() for _ in range(2)]
+            first, second = [
+                TcpProgram(Served((host, int(port)), KeySecret(key.secret_id, key.secret_key or ""))) for key in keys
+            ]
+            async with first, second:
+                for program in (first, second):
+                    assert (await program.log_in()).result == 0
+                    await program.ok(commands.SEND, queueName="orders", msgBody=b"x")
+                waiting = first.send(commands.RECEIVE, queueName="none", pollingWaitSeconds=30)
+                assert (await first.answer(waiting)).result == 4440
+
+                await admin.accounts.set_key_enabled(keys[0].secret_id, enabled=False)
+
+                await first.ended()
+                received = await second.ok(commands.BATCH_RECEIVE, queueName="orders", numOfMsg=2, pollingWaitSeconds=0)
+                assert len(received.messages) == 2
+                polling = second.send(commands.RECEIVE, queueName="orders", pollingWaitSeconds=30)
+                while (await admin.status())["waiting_receives"] != 1:
+                    pass
+                os.kill(ready["pid"], signal.SIGTERM)
+                assert (await second.answer(polling)).result == 10200
+                await second.ended()
+    assert "listening_without_tls" not in server.log

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from time import monotonic_ns, time
-from typing import Any
+from typing import Any, Protocol
 
 import uvloop
 
@@ -61,6 +61,10 @@ class Requests:
     """The begin of answers that are no refusals; empty if refusals have another status than 2xx."""
     silence: bytes = b""
     """The begin of the answer to a receive without a message."""
+
+    def cycle(self, counts: "Counts", on_failed: Callable[[Exception], None]) -> "HttpCycle":
+        """Return a connection of the load."""
+        return HttpCycle(self, counts, on_failed)
 
     def delete(self, received: bytes) -> bytes | None:
         """Return the delete of the message in an answer; None if the answer has no message.
@@ -168,6 +172,24 @@ class Counts:
         self.latency.clear()
 
 
+class Cycle(Protocol):
+    """A connection of a load."""
+
+    async def start(self, server: HttpServer) -> None:
+        """Connect and begin."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class CycleMaker(Protocol):
+    """The requests of a load at a server."""
+
+    def cycle(self, counts: Counts, on_failed: Callable[[Exception], None]) -> Cycle:
+        """Return a connection of the load."""
+        ...
+
+
 class HttpCycle:
     """A connection that sends, receives and deletes in turn."""
 
@@ -247,17 +269,17 @@ class HttpCycle:
 async def cycling(
     servers: Sequence[HttpServer],
     connections: int,
-    make: Callable[[HttpServer], Requests],
+    make: Callable[[HttpServer], "CycleMaker"],
     counts: Counts,
     on_failed: Callable[[Exception], None],
 ) -> AsyncGenerator[None]:
     """Run cycles over ``connections`` connections, spread over the servers."""
-    cycles: list[HttpCycle] = []
+    cycles: list[Cycle] = []
     try:
         for server in servers:
             requests = make(server)
             for _ in range(connections // len(servers)):
-                cycles.append(HttpCycle(requests, counts, on_failed))
+                cycles.append(requests.cycle(counts, on_failed))
                 await cycles[-1].start(server)
         yield
     finally:

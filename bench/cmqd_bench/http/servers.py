@@ -29,6 +29,8 @@ class HttpServer:
     host: str
     port: int
     pids: Sequence[int]
+    cmq_tcp_port: int = 0
+    """Port of CMQ's TCP protocol; 0 = it is not served."""
 
 
 @asynccontextmanager
@@ -52,7 +54,17 @@ async def gateways(
             ready_file.unlink(missing_ok=True)
             reading, writing = os.pipe()
             command = [*python, "-m", "cmqd_gateway", "--broker", f"cmq://{broker.ready.host}:{broker.ready.port}"]
-            command += ["--listen", "127.0.0.1:0", "--key-fd", str(reading), "--ready-file", str(ready_file), *flags]
+            command += [
+                "--listen",
+                "127.0.0.1:0",
+                "--listen-cmq-tcp",
+                "127.0.0.1:0",
+                "--key-fd",
+                str(reading),
+                "--ready-file",
+                str(ready_file),
+                *flags,
+            ]
             server = Server(command, broker.folder / f"gateway-{number}.log", descriptors=[reading])
             processes.append(server)
             os.close(reading)
@@ -60,7 +72,8 @@ async def gateways(
             os.close(writing)
             await asyncio.to_thread(server.wait_until, ready_file.exists, "the gateway")
             ready = json.loads(ready_file.read_bytes())
-            servers.append(HttpServer(ready["host"], ready["port"], [server.process.pid]))
+            cmq_tcp_port = int(ready["cmq_tcp_address"].rpartition(":")[2])
+            servers.append(HttpServer(ready["host"], ready["port"], [server.process.pid], cmq_tcp_port))
         yield servers
     finally:
         for process in processes:

@@ -18,10 +18,12 @@ import cmqd_client
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round, own_cpu_seconds
 from cmqd_bench.http.caller import HttpCaller
+from cmqd_bench.http.cmq_tcp import TcpIdle, TcpRequests
 from cmqd_bench.http.flood import flood_memory
 from cmqd_bench.http.load import (
     PATH,
     Counts,
+    CycleMaker,
     Requests,
     cmq_requests,
     cycling,
@@ -45,6 +47,9 @@ NATIVE_TURNS = 4
 NATIVE_CONNECTIONS = 16
 SPARE_FILES = 200
 """Descriptors beside the connections: log files, pipes, libraries."""
+HEARTBEAT_SECONDS = 3.0
+"""Time between two heartbeats of CMQ's TCP SDK over a connection."""
+BEATS_IN_STEPS = 30
 UNPAUSED = ("--wrong-key-pause-seconds", "0")
 """Flags of a gateway that refuses wrong keys without its pause, so that a flood takes as much CPU as it gets."""
 MAIN = "api_2_0"
@@ -82,6 +87,8 @@ class Cost:
         return {
             "requests_per_second": round(self.requests / self.seconds, 1),
             "http_cpu_us": round(self.http * per_request, 1),
+            "http_cpu_us_per_message": round(self.http * 1e6 / max(self.messages, 1), 1),
+            "broker_cpu_us_per_message": round(self.broker * 1e6 / max(self.messages, 1), 1),
             "broker_cpu_us": round(self.broker * per_request, 1),
             "load_cpu_us": round(self.load * per_request, 1),
             "http_cores": round(self.http / self.seconds, 2),
@@ -94,7 +101,7 @@ class Load:
     """A load: the servers, and the requests for each."""
 
     servers: Sequence[HttpServer]
-    make: Callable[[HttpServer], Requests]
+    make: Callable[[HttpServer], CycleMaker]
 
 
 async def _measured(session: Session, options: Options, load: Load, counts: Counts) -> Cost:
@@ -193,6 +200,33 @@ async def _idle(options: Options, server: HttpServer) -> dict[str, Any]:
     }
 
 
+async def _idle_tcp(options: Options, server: HttpServer, requests: TcpRequests) -> dict[str, Any]:
+    """Open connections of CMQ's TCP protocol that send heartbeats alone; return memory and CPU of the gateway."""
+    need_files(options.idle + SPARE_FILES, f"--idle {options.idle}")
+    connections = [TcpIdle(requests) for _ in range(options.idle)]
+    before = rss_kib(server.pids)
+    for start in range(0, options.idle, CONNECTS_AT_ONCE):
+        await asyncio.gather(*(idle.start(server) for idle in connections[start : start + CONNECTS_AT_ONCE]))
+    growth = rss_kib(server.pids) - before
+    cpu, began = cpu_seconds(server.pids), monotonic()
+    # As many heartbeats as the SDK sends: one in 3 s of each connection, spread over this time.
+    steps = round(max(options.seconds, HEARTBEAT_SECONDS) / HEARTBEAT_SECONDS * BEATS_IN_STEPS)
+    for step in range(steps):
+        for idle in connections[step % BEATS_IN_STEPS :: BEATS_IN_STEPS]:
+            idle.beat()
+        await asyncio.sleep(max(0.0, began + (step + 1) * HEARTBEAT_SECONDS / BEATS_IN_STEPS - monotonic()))
+    cores = (cpu_seconds(server.pids) - cpu) / (monotonic() - began)
+    lost = sum(not idle.is_open for idle in connections)
+    for idle in connections:
+        idle.close()
+    return {
+        "idle_tcp_connections": options.idle,
+        "idle_tcp_connections_lost": lost,
+        "tcp_rss_kib_per_idle_connection": round(growth / max(options.idle, 1), 1),
+        "tcp_idle_gateway_cores": round(cores, 3),
+    }
+
+
 def _times(costs: Mapping[str, Cost]) -> dict[str, float]:
     """Return the requests/s of the gateways over moto's."""
     rates = {name: cost.requests / cost.seconds for name, cost in costs.items()}
@@ -215,11 +249,17 @@ async def run(options: Options, broker: Broker) -> Round:
         def json(server: HttpServer) -> Requests:
             return json_requests(server, QUEUE, address.secret_id, address.secret_key, options.body)
 
+        def tcp(batch: int) -> Callable[[HttpServer], CycleMaker]:
+            key = {"secret_id": address.secret_id, "secret_key": address.secret_key}
+            return lambda _: TcpRequests(queue=QUEUE, body=options.body, batch=batch, **key)
+
         async with contextlib.AsyncExitStack() as stack:
             servers = await stack.enter_async_context(gateways(broker, 2, own_key))
             loads = {
                 MAIN: Load(servers[:1], cmq),
                 "json_api": Load(servers[:1], json),
+                "cmq_tcp": Load(servers[:1], tcp(1)),
+                "cmq_tcp_16": Load(servers[:1], tcp(16)),
                 f"{MAIN}_two_gateways": Load(servers, cmq),
                 "json_api_two_gateways": Load(servers, json),
             }
@@ -239,6 +279,11 @@ async def run(options: Options, broker: Broker) -> Round:
         }
         async with gateways(broker, 1, own_key) as servers:
             extra |= await _idle(options, servers[0])
+        async with gateways(broker, 1, own_key) as servers:
+            requests = TcpRequests(
+                queue=QUEUE, secret_id=address.secret_id, secret_key=address.secret_key, body=options.body
+            )
+            extra |= await _idle_tcp(options, servers[0], requests)
         extra |= await _native(session, options, own_key, address.secret_id)
         if options.flood:
             async with gateways(broker, 1, own_key, UNPAUSED) as servers:

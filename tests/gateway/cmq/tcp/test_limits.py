@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -152,9 +153,11 @@ async def test_a_tcp_frame_at_the_http_port_ends_that_connection(rig: GatewayRig
     writer.write(send_frame(1, b"x"))
 
     answer = await reader.read()
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
     assert answer.startswith((b"HTTP/1.0 400", b"HTTP/1.1 400")) or not answer
-    writer.close()
 
 
 async def test_the_end_of_the_connection_is_no_error(rig: GatewayRig, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,230 @@
+# Invariant: whatever bytes arrive, the reader refuses them as malformed or reads them without a change of meaning, and
+# the gateway answers with the number of the call or ends the connection. No answered message is lost.
+"""Mutations of recorded frames of CMQ's TCP protocol: the reader alone, guided by its coverage, and a gateway.
+
+In ``make test`` a few mutations of a fixed seed. ``make test-all PARTS=fuzz`` takes CMQD_FUZZ_SECONDS for each test,
+and a seed of its own, which is printed; CMQD_FUZZ_SEED repeats it.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import structlog
+
+from cmqd_client.messages.message_ids import id_number
+from cmqd_gateway.cmq.tcp import commands
+from cmqd_gateway.cmq.tcp.commands import COMMANDS, NoEnvelope, read_body, read_envelope
+from cmqd_gateway.cmq.tcp.frames import FrameError, FrameReader, to_frame
+from cmqd_gateway.cmq.tcp.proto2 import Malformed
+from support.gateway.gateway_rig import GatewayRig
+from support.gateway.tcp_frames import REQUESTS
+from support.gateway.tcp_program import TcpProgram
+
+SECONDS = float(os.environ.get("CMQD_FUZZ_SECONDS", "0"))
+SEED = int(os.environ.get("CMQD_FUZZ_SEED", "0")) or (random.SystemRandom().getrandbits(32) if SECONDS else 38)
+FEW = {"reader": 1_500, "gateway": 40}
+"""Rounds of a test without a time."""
+READER = frozenset(str(sys.modules[kind.__module__].__file__) for kind in (FrameReader, Malformed, NoEnvelope))
+LONGEST_CPU_SECONDS = 1.0
+"""For a frame of 4 MiB on a slow machine."""
+EDGES = (
+    *(b"\0", b"\x80", b"\xff", b"\x7f", b"\xff" * 9 + b"\x01", b"\x80" * 11),
+    *(b"\x0b", b"\x0c", b"\xd2\x01", b"\xc2\x0c"),
+)
+"""Bytes that end or stretch numbers, tags of groups, and tags of bodies."""
+
+
+def rounds(name: str) -> Iterator[random.Random]:
+    """Yield a source of choices for each round, until the time is over."""
+    print(f"CMQD_FUZZ_SEED={SEED}")
+    end = time.monotonic() + SECONDS
+    for number in itertools.count():
+        if number >= FEW[name] and time.monotonic() >= end:
+            print(f"{name}: {number} rounds")
+            return
+        yield random.Random(f"{SEED} {name} {number}")
+
+
+def mutated(chance: random.Random, data: bytes, others: list[bytes]) -> bytes:
+    """Return bytes with some changes: of a bit, a piece, an edge, or a piece of other bytes."""
+    for _ in range(chance.choice([1, 1, 2, 4])):
+        place = chance.randrange(len(data) + 1)
+        match chance.randrange(6):
+            case 0 if place < len(data):
+                data = data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :]
+            case 1:
+                data = data[:place] + chance.choice(EDGES) + data[place + chance.choice([0, 1]) :]
+            case 2:
+                data = data[:place] + data[place + chance.randrange(1, 9) :]
+            case 3:
+                other = chance.choice(others)
+                start = chance.randrange(len(other) + 1)
+                data = data[:place] + other[start : start + chance.randrange(1, 40)] + data[place:]
+            case 4:
+                piece = data[place : place + chance.randrange(1, 20)]
+                data = data[:place] + piece * chance.choice([2, 17, 300]) + data[place:]
+            case _:
+                data = data[:place]
+        data = data[: 4 << 20]
+    return data
+
+
+def lines_of(call: Callable[[], None]) -> set[tuple[str, int]]:
+    """Return the pairs of lines of the reader that a call went from and to, as numbers in a file."""
+    seen: set[tuple[str, int]] = set()
+    last = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal last
+        if frame.f_code.co_filename not in READER:
+            return None
+        seen.add((frame.f_code.co_filename, last << 16 | frame.f_lineno))
+        last = frame.f_lineno
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return seen
+
+
+def read_all(stream: bytes, cut: int) -> None:
+    """Read a stream in two pieces, and check the messages that it has."""
+    reader = FrameReader(4 << 20)
+    for piece in (stream[:cut], stream[cut:]):
+        reader.feed(piece)
+        try:
+            while (payload := reader.next_payload()) is not None:
+                check(payload)
+        except FrameError:
+            return
+
+
+def check(payload: bytes) -> None:
+    """Read a payload; what is read is written and read again without a change."""
+    refusal = ""
+    try:
+        envelope = read_envelope(payload)
+        command = COMMANDS.get(envelope.cmd)
+        if command is not None:
+            values = read_body(envelope, command)
+            assert command.request.decode(command.request.encode(values)) == values
+    except Malformed as error:
+        refusal = str(error)
+    assert len(refusal) < 200, refusal[:300]
+
+
+def test_the_reader_reads_any_bytes_or_refuses_them() -> None:
+    corpus = [to_frame(bytes.fromhex(text)) for text in REQUESTS.values()]
+    seen: set[tuple[str, int]] = set()
+    longest = 0.0
+    for chance in rounds("reader"):
+        stream = mutated(chance, chance.choice(corpus), corpus)
+        if chance.random() < 0.7 and len(stream) >= 6:
+            # The length fits: otherwise most streams would end at their first head.
+            stream = to_frame(stream[6:])
+        cut = chance.randrange(len(stream) + 1)
+        began = time.thread_time()
+        try:
+            lines = lines_of(lambda stream=stream, cut=cut: read_all(stream, cut))
+        except BaseException as error:
+            error.add_note(f"stream: {stream[:2_000].hex()}, cut at {cut}")
+            raise
+        took = time.thread_time() - began
+        longest = max(longest, took)
+        assert not SECONDS or took < LONGEST_CPU_SECONDS, (took, stream[:2_000].hex())
+        if not lines <= seen and len(stream) < 65_536:
+            seen |= lines
+            corpus.append(stream)
+    print(f"corpus: {len(corpus)}, transitions: {len(seen)}, longest: {longest:.2f} s")
+    assert len(corpus) > len(REQUESTS)
+
+
+# ---------------------------------------------------------------------- a gateway
+
+
+@pytest.fixture
+async def rig(caplog: pytest.LogCaptureFixture) -> AsyncGenerator[GatewayRig]:
+    structlog.reset_defaults()
+    async with GatewayRig(listen_cmq_tcp="127.0.0.1:0") as rig:
+        await rig.server.admin.create_queue("paid", transactional=True)
+        yield rig
+
+
+def converse(chance: random.Random, program: TcpProgram, others: list[bytes]) -> None:
+    """Write requests, of which some are mutated."""
+    for number in range(2, chance.randrange(4, 14)):
+        name = chance.choice(["send", "batch send", "half message", "batch receive", "delete", "publish", "decide"])
+        frame = to_frame(bytes([8, number]) + bytes.fromhex(REQUESTS[name])[2:])
+        if chance.random() < 0.5:
+            frame = mutated(chance, frame, others)
+            if chance.random() < 0.8 and len(frame) >= 6:
+                frame = to_frame(frame[6:])
+        program.write(frame)
+
+
+async def stored_ids(program: TcpProgram, last: int) -> set[int]:
+    """Return the ids in the answers up to the last answer, or to the end of the connection."""
+    stored: set[int] = set()
+    with contextlib.suppress(EOFError):
+        while True:
+            reply = await program.next()
+            if reply.cmd in (commands.SEND, commands.BATCH_SEND) and not reply.result:
+                stored.update(reply.ids)
+            if reply.seqno == last:
+                break
+    return stored
+
+
+async def test_a_gateway_answers_or_ends_and_loses_no_answered_message(
+    rig: GatewayRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = [to_frame(bytes.fromhex(text)) for text in REQUESTS.values()]
+    queue = rig.server.admin.queue("orders")
+    connections = rig.gateway.cmq_tcp
+    assert connections is not None
+    async with TcpProgram(rig) as other:
+        await other.log_in()
+        for chance in rounds("gateway"):
+            async with TcpProgram(rig) as program:
+                assert (await program.log_in()).result == 0
+                converse(chance, program, others)
+                last = program.send(commands.SEND, queueName="orders", msgBody=b"last", seqno=1 << 40)
+                reading = asyncio.create_task(stored_ids(program, last))
+                while not reading.done():
+                    await asyncio.sleep(0.001)
+                    if any(one.frame_since is not None and not one.is_answering for one in connections):
+                        # A cut frame has swallowed the next ones: the gateway waits for its rest.
+                        rig.clock.advance(rig.settings.slow_client_seconds)
+                        connections.check()
+                stored = await reading
+            # Another connection is served whatever happened to the first.
+            assert (await other.ask(commands.SEND, queueName="orders", msgBody=b"other")).result == 0
+            await check_stored(rig, stored)
+            assert [record.getMessage() for record in caplog.records] == []
+            await queue.clear()
+    print({reason: count for reason, count in connections.ended.items() if count})
+
+
+async def check_stored(rig: GatewayRig, stored: set[int]) -> None:
+    """Check that each answered message is in one of the queues. No good request of a conversation deletes a message."""
+    found: set[int] = set()
+    for name in ("orders", "paid"):
+        start: int | None = 0
+        while start is not None:
+            page = await rig.server.admin.queue(name).peek(100, start=start)
+            found |= {id_number(message.id) for message in page}
+            start = page.next_start
+    assert stored <= found, stored - found
