@@ -1,6 +1,7 @@
 """The page of connections and waiting receives."""
 
 import re
+import socket
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,6 +11,11 @@ from playwright.sync_api import Page, expect
 
 from cmqd_client import sync
 from cmqd_client.address import parse_address
+from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.cmq.tcp import commands
+from cmqd_gateway.cmq.tcp.frames import to_frame
+from cmqd_gateway.cmq.tcp.login import sign
+from cmqd_gateway.cmq.tcp.proto2 import encode_bytes
 from support.console.console_rig import Account, ConsoleBroker, Visits
 from support.eventually import eventually_elsewhere
 
@@ -106,6 +112,44 @@ def test_without_waiting_receives_the_page_shows_how_to_wait(account: Account, v
     expect(page.get_by_role("heading", name="No receive waits")).to_be_visible()
     expect(page.get_by_text("cmq receive orders --wait 30s --delete")).to_be_visible()
     expect(page.get_by_role("tab", name="Waiting receives")).to_be_focused()
+
+
+@contextmanager
+def a_tcp_client(account: Account, client_id: str) -> Generator[None]:
+    """A program of CMQ's TCP protocol that has logged in and waits for a message."""
+    key = KeySecret(account.key.secret_id, account.key.secret_key)
+    fields = {"secretId": key.secret_id, "signature": sign(client_id, key).decode(), "clientId": client_id}
+    host, port = account.broker.cmq_tcp_address.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as program:
+        for cmd, body in (
+            (commands.LOG_IN, fields | {"signatureMethod": "HmacSHA1"}),
+            (commands.RECEIVE, {"queueName": "jobs", "pollingWaitSeconds": 30}),
+        ):
+            command = commands.COMMANDS[cmd]
+            content = encode_bytes(command.request.encode(body), command.body)
+            program.sendall(to_frame(commands.HEADER.encode({"seqno": cmd, "cmd": cmd}) + content))
+        # The answer to the log-in.
+        assert program.recv(1)
+        yield
+
+
+def test_clients_of_cmqs_tcp_protocol_show_client_id_key_and_age(account: Account, visits: Visits):
+    account.client.create_queue("jobs")
+    page = visits.sign_in(account.key, "connections?tab=cmq-tcp")
+    expect(page.get_by_role("heading", name="No client of CMQ", exact=False)).to_be_visible()
+
+    with a_tcp_client(account, "10.0.0.7@till"), a_tcp_client(account, "10.0.0.8@desk"):
+        row = page.locator("tbody tr").filter(has_text="10.0.0.7@till")
+        expect(row).to_contain_text("127.0.0.1")
+        expect(row).to_contain_text("yours")
+        expect(row).to_contain_text("ago")
+        expect(row.locator("td").last).to_have_text("1")
+        expect(page.get_by_text("2 clients")).to_be_visible()
+        page.get_by_role("searchbox").fill("DESK")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page).to_have_url(re.compile("tab=cmq-tcp"))
+
+    expect(page.get_by_text("Nothing matches “DESK”.")).to_be_visible()
 
 
 def test_the_page_is_not_offered_without_the_role_and_refuses_in_words(account: Account, visits: Visits):

@@ -1,13 +1,23 @@
 """Metrics of the gateway itself: its connections, and the doors of CMQ.
 
-The labels are bounded: actions and codes come from tables, and unknown names share a label.
+The labels are bounded: actions, commands, codes and reasons come from tables, and unknown names share a label.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cmqd_gateway.gateway import Gateway
+
+if TYPE_CHECKING:
+    from cmqd_gateway.cmq.tcp.connections import Connections
+
+TCP_STATES: Final = ("logging_in", "idle", "busy", "not_reading")
+"""States of a connection of CMQ's TCP protocol."""
+OTHER: Final = "other"
+"""Label of commands that CMQ's TCP protocol does not have."""
 
 
 def own_metrics(gateway: Gateway) -> Iterator[Metric]:
@@ -31,6 +41,32 @@ def own_metrics(gateway: Gateway) -> Iterator[Metric]:
         ("action", "code"),
         gateway.api3_answers,
     )
+    if gateway.cmq_tcp is not None:
+        yield from _of_tcp(gateway.cmq_tcp)
+
+
+def _of_tcp(tcp: "Connections") -> Iterator[Metric]:
+    states = dict.fromkeys(TCP_STATES, 0) | Counter(connection.state for connection in tcp)
+    yield _gauge("tcp_connections", "Connections of CMQ's TCP protocol.", "state", states)
+    ends = {(reason,): count for reason, count in tcp.ended.items()}
+    yield _counter("tcp_connections_ended", "Connections that the gateway ended.", ("reason",), ends)
+    yield GaugeMetricFamily(
+        "cmqd_gateway_tcp_waiting_receives", "Receives of CMQ's TCP protocol in progress.", value=tcp.receives
+    )
+    yield _counter(
+        "tcp_answers",
+        "Answers of CMQ's TCP protocol by number of the command and result.",
+        ("command", "result"),
+        {(str(command or OTHER), str(result)): count for (command, result), count in tcp.results.items()},
+    )
+    checks = {("asked",): tcp.checks.asked, ("answered",): tcp.checks.answered, ("unanswered",): tcp.checks.unanswered}
+    yield _counter("tcp_checks", "Checks of half messages: asked, answered, ended unanswered.", ("result",), checks)
+    for name, text, value in (
+        ("tcp_repeats", "Repeated sends that got the answer of the first send.", tcp.repeats.repeats),
+        ("tcp_received_bytes", "Bytes received over CMQ's TCP protocol.", tcp.bytes_in),
+        ("tcp_sent_bytes", "Bytes sent over CMQ's TCP protocol.", tcp.bytes_out),
+    ):
+        yield CounterMetricFamily(f"cmqd_gateway_{name}", text, value=value)
 
 
 def _gauge(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:

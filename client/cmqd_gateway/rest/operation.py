@@ -8,6 +8,7 @@ from typing import Generic, TypeVar, get_args, get_type_hints
 from msgspec import Struct
 
 from cmqd_client import Client
+from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.hand_over import TakeBack
 from cmqd_gateway.rest.problems import invalid
 
@@ -22,6 +23,8 @@ class Call(Generic[QueryT, BodyT]):
 
     client: Client
     """A client of the broker with the key of the caller, so the broker decides what the caller may do."""
+    gateway: Gateway
+    """The gateway, for operations about the gateway itself."""
     names: Mapping[str, str]
     """The parameters of the path."""
     query: QueryT

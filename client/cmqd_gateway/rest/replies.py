@@ -459,6 +459,29 @@ class ConnectionList(Reply, frozen=True, kw_only=True):
     next_offset: NextOffset
 
 
+class CmqTcpClient(Reply, frozen=True, kw_only=True):
+    """A connection of CMQ's TCP protocol that has logged in."""
+
+    account: str
+    secret_id: Annotated[str, Meta(description="Id of the key of the connection.")]
+    client_id: Annotated[
+        str, Meta(description="Id of the client as the client states; the SDK states address and name of the program.")
+    ]
+    peer: Annotated[str, Meta(description="IP address of the client.")]
+    since: Annotated[datetime, Meta(description="Time of the connect.")]
+    requests: Annotated[int, Meta(description="Requests without an answer so far, waiting receives included.")]
+
+
+class CmqTcpClientList(Reply, frozen=True, kw_only=True):
+    """A page of clients of CMQ's TCP protocol."""
+
+    clients: list[CmqTcpClient]
+    total: Annotated[int, Meta(description="Clients that match the search, listed here or not.")]
+    time: Annotated[datetime, Meta(description="The gateway's time of the page.")]
+    is_served: Annotated[bool, Meta(description="False if the gateway does not serve the protocol: `listen_cmq_tcp`.")]
+    next_offset: NextOffset
+
+
 @view(inspection.WaitingReceive, texts=("connection_id",), renamed={"connection_id": "connection"})
 class WaitingReceive(Reply, frozen=True, kw_only=True):
     """A receive that waits for messages."""

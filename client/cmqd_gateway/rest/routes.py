@@ -97,7 +97,8 @@ class _OperationHandler:
         try:
             async with (connections.polling if is_poll else connections.client)(key) as client:
                 received = partial(hand_over.received, key)
-                call: Call[Any, Any] = Call(client, dict(request.match_info), query, body, idempotency_key, received)
+                names = dict(request.match_info)
+                call: Call[Any, Any] = Call(client, self._gateway, names, query, body, idempotency_key, received)
                 return await operation.run(call)
         except ClientClosed:
             text = "the gateway is shutting down; the request was not executed"

@@ -391,6 +391,9 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
     Operation(
         "GET /waiting-receives", "server", "List the receives that wait for messages", inspection.list_waiting_receives
     ),
+    Operation(
+        "GET /cmq-tcp-clients", "server", "List the clients of CMQ's TCP protocol", inspection.list_cmq_tcp_clients
+    ),
     Operation("GET /settings", "server", "The settings of the broker that are in force", inspection.get_settings),
 )
 """Every operation, in the order of the documentation."""

@@ -537,6 +537,16 @@ class ConnectionQuery(Request, frozen=True, kw_only=True):
     limit: Annotated[Count, Meta(description="Most connections of the page, 1-1,000.")] = 100
 
 
+class CmqTcpClientQuery(Request, frozen=True, kw_only=True):
+    """The page of a list of clients of CMQ's TCP protocol."""
+
+    search: Annotated[
+        str, Meta(max_length=128, description="Only clients with this text in account, key, client id or address.")
+    ] = ""
+    offset: Annotated[Count, Meta(description="Number of clients to skip.")] = 0
+    limit: Annotated[int, Meta(ge=1, le=1_000, description="Most clients of the page.")] = 100
+
+
 class WaitingReceiveQuery(Request, frozen=True, kw_only=True):
     """The page of a list of waiting receives."""
 

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cmqd.log.values import EngineStatus
 from cmqd.server.redundancy.standby_metrics import StandbyFigures, standby_metrics
 from cmqd_client.administration.metrics import Metrics, TopMetrics
+from cmqd_gateway.cmq.tcp.connections import Connections
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.monitoring import collector
 from cmqd_gateway.monitoring.collector import exposition, families
@@ -111,7 +112,9 @@ def exported() -> set[str]:
     names = {sample.name for family in families(some_figures()) for sample in family.samples}
     standby = standby_metrics(StandbyFigures(EngineStatus(copied_s=1), 2.0, 1.0, 1, 0, 1, 1))
     names |= {sample.name for family in text_string_to_metric_families(standby) for sample in family.samples}
-    own = {family.name: family.type for family in own_metrics(Gateway(Settings(), KeyTable(), Mock()))}
+    gateway = Gateway(Settings(), KeyTable(), Mock())
+    gateway.cmq_tcp = Connections(gateway)
+    own = {family.name: family.type for family in own_metrics(gateway)}
     return names | {f"{name}_total" if kind == "counter" else name for name, kind in own.items()}
 
 

@@ -1057,6 +1057,17 @@ async def check_list_connections(rest: RestCalls) -> None:
     assert {"admin", "watched"} <= {each.account for each in (await admin.ok("list_connections")).connections}
 
 
+@checks("list_cmq_tcp_clients")
+async def check_list_cmq_tcp_clients(rest: RestCalls) -> None:
+    page = await rest.ok("list_cmq_tcp_clients")
+    assert (page.clients, page.total, page.is_served, page.next_offset) == ([], 0, False, None)
+    reader = await rest.ok("create_key", body={"roles": ["read"], "names": ["*"]})
+    key = rest.rig.table.keys[reader.key.secret_id] = KeySecret(reader.key.secret_id, reader.secret_key)
+    denied = await rest.refused("list_cmq_tcp_clients", key=key)
+    assert (denied.status, denied.name) == (403, "permission_denied")
+    assert (await rest.refused("list_cmq_tcp_clients", query={"limit": 1001})).field == "limit"
+
+
 @checks("list_waiting_receives")
 async def check_list_waiting_receives(rest: RestCalls) -> None:
     admin, rest = rest, await rest.in_account("waiting")

@@ -21,7 +21,7 @@ from cmqd_gateway.console.signed_texts import SIGN_IN_SECONDS, Purpose, sign
 from support.eventually import eventually_elsewhere
 from support.processes.running_server import RunningServer
 
-HTTP = ("--http", "127.0.0.1:0")
+HTTP = ("--http", "127.0.0.1:0", "--cmq-tcp", "127.0.0.1:0")
 
 
 class Key:
@@ -65,6 +65,7 @@ class ConsoleBroker:
         eventually_elsewhere(lambda: ready().get("pid", self._process_id) != self._process_id)
         self._process_id = int(ready()["pid"])
         self.address = f"{ready()['host']}:{ready()['port']}"
+        self.cmq_tcp_address = str(ready()["cmq_tcp_address"])
 
     @property
     def console(self) -> str:

@@ -162,7 +162,7 @@ class Connection(asyncio.Protocol):
     def end(self, reason: str) -> None:
         """End the connection at once, and count the reason; a connection that is closed stays as it is."""
         if self.transport is not None and not self.transport.is_closing():
-            self._all.ended[reason] += 1
+            self._all.note_end(self, reason)
             self.transport.abort()
 
     def close(self) -> None:
@@ -170,6 +170,15 @@ class Connection(asyncio.Protocol):
         self._flush()
         if self.transport is not None:
             self.transport.close()
+
+    @property
+    def state(self) -> str:
+        """The state for metrics: ``logging_in``, ``idle``, ``busy`` or ``not_reading``."""
+        if self.key is None:
+            return "logging_in"
+        if self._is_stuck:
+            return "not_reading"
+        return "busy" if self.requests else "idle"
 
     @property
     def is_answering(self) -> bool:
@@ -336,13 +345,15 @@ class Connection(asyncio.Protocol):
         self._answer(envelope.seqno, envelope.cmd, result, text)
         if not is_first and result != HAS_SESSION:
             # The client may believe that it works as the other key.
-            self._all.ended["second log-in"] += 1
+            self._all.note_end(self, "second log-in")
             self.close()
         self._take_frames()
 
     async def _run(self, envelope: Envelope, key: KeySecret, held: int) -> None:
         """Perform a request and write its answer."""
         seqno, cmd = envelope.seqno, envelope.cmd
+        is_receive = cmd in (commands.RECEIVE, commands.BATCH_RECEIVE)
+        self._all.receives += is_receive
         try:
             with self._all.hand_over() as hand_over:
                 try:
@@ -358,6 +369,7 @@ class Connection(asyncio.Protocol):
                 else:
                     self._answer(seqno, cmd, result, text, content)
         finally:
+            self._all.receives -= is_receive
             self._all.bodies.hold(held, 0)
 
     async def _hand_over(self, hand_over: HandOver, seqno: int, cmd: int, content: bytes) -> None:

@@ -24,7 +24,7 @@ from cmqd_gateway.cmq.tcp.repeats import SendRepeats
 from cmqd_gateway.cmq.tcp.transaction_checks import TransactionChecks
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.hand_over import HandOver
-from cmqd_gateway.process.gateway_logger import get_logger
+from cmqd_gateway.process.gateway_logger import SparseWarning, get_logger
 
 BACKLOG: Final = 1_024
 DRAIN_STEP_SECONDS: Final = 0.02
@@ -72,11 +72,15 @@ class Connections:
         self.sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
         """The pause of batch receives; a test replaces it."""
         self._pushes = count(1)
-        self._open: set[Connection] = set()
+        self.receives: int = 0
+        """Receives in progress."""
+        self._open: dict[Connection, None] = {}
+        """In the order of their connects."""
         self._by_key: dict[str, set[Connection]] = {}
         """The connections that have logged in."""
         self._changed: set[str] = set()
         """Keys that changed, and are to be asked for."""
+        self._ends = SparseWarning("cmq_tcp_connection_ended", gateway.now)
         self._confirming: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
 
@@ -85,7 +89,7 @@ class Connections:
         return len(self._open)
 
     def __iter__(self) -> Iterator[Connection]:
-        """Iterate over the open connections."""
+        """Iterate over the open connections, the oldest first."""
         return iter(self._open)
 
     async def listen(self, host: str, port: int) -> tuple[str, int]:
@@ -140,6 +144,7 @@ class Connections:
     async def close(self, seconds: float) -> None:
         """Let the requests in progress end for so long, and close the connections."""
         self.stop_listening()
+        self._ends.flush()
         if self._confirming is not None:
             self._confirming.cancel()
         deadline = asyncio.get_running_loop().time() + seconds
@@ -165,7 +170,7 @@ class Connections:
         """Register a connection; False if there are too many."""
         if self.is_draining or not self.gateway.guards.add_other():
             return False
-        self._open.add(connection)
+        self._open[connection] = None
         return True
 
     def logged_in(self, connection: Connection) -> None:
@@ -176,7 +181,7 @@ class Connections:
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         self.gateway.guards.remove_other()
         self.checks.ended(connection)
         if connection.key is not None:
@@ -192,6 +197,11 @@ class Connections:
     def next_push(self) -> int:
         """Return the number of a question to a program."""
         return next(self._pushes)
+
+    def note_end(self, connection: Connection, reason: str) -> None:
+        """Count the end of a connection by the gateway, and warn about ends in a few lines."""
+        self.ended[reason] += 1
+        self._ends.note(reason=reason, remote=connection.remote)
 
     def hand_over(self) -> HandOver:
         """Return the context of a request that may receive messages."""

@@ -1,4 +1,4 @@
-/** The connections of the broker, and the receives that wait for messages. */
+/** The connections of the broker, the receives that wait for messages, and the gateway's clients of CMQ's TCP protocol. */
 
 import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
@@ -21,13 +21,19 @@ addTexts(texts);
 const PAGE = 50;
 const REFRESH_MS = 3_000;
 const GATEWAY = 'cmqd-gateway';
+/** Path and rows of each tab. */
+const LISTS = {
+  connections: ['/connections', 'connections'],
+  waiting: ['/waiting-receives', 'receives'],
+  'cmq-tcp': ['/cmq-tcp-clients', 'clients'],
+};
 /** Words of the server's sorts. */
 const SORTS = ['since', 'account', 'secret_id', 'product', 'last_request', 'requests', 'bytes_in', 'bytes_out', 'waiting', 'unread_bytes'];
 
 export function page({ query, update, signal, every }) {
   const sorted = SORTS.includes(query.get('sort'));
   const state = {
-    tab: query.get('tab') === 'waiting' ? 'waiting' : 'connections',
+    tab: query.get('tab') in LISTS ? query.get('tab') : 'connections',
     search: query.get('search') ?? '',
     /** Number of the connection whose receives are listed, or null. */
     connection: query.get('connection'),
@@ -36,6 +42,8 @@ export function page({ query, update, signal, every }) {
     isLive: true,
     rows: null,
     total: 0,
+    /** False if the gateway does not serve CMQ's TCP protocol. */
+    isServed: true,
     /** Broker time of the rows, in milliseconds: ages must not depend on the clock of the browser. */
     now: 0,
     error: null,
@@ -48,27 +56,29 @@ export function page({ query, update, signal, every }) {
   async function load() {
     const number = (latest += 1);
     const isList = state.tab === 'connections';
-    const selection = isList
-      ? { sort: state.sort.by, descending: state.sort.descending }
-      : { connection: state.connection };
+    const selections = {
+      connections: { sort: state.sort.by, descending: state.sort.descending },
+      waiting: { connection: state.connection },
+    };
+    const [path, field] = LISTS[state.tab];
     try {
       const reply = await api.get(
-        isList ? '/connections' : '/waiting-receives',
-        { search: state.search, offset: state.offset, limit: PAGE, ...selection },
+        path,
+        { search: state.search, offset: state.offset, limit: PAGE, ...selections[state.tab] },
         { signal },
       );
       if (number !== latest) {
         return;
       }
-      const rows = isList ? reply.connections : reply.receives;
+      const rows = reply[field];
       if (rows.length === 0 && state.offset > 0) {
         // The entries of the last page are gone.
         state.offset = Math.max(0, state.offset - PAGE);
         return await load();
       }
-      // A receive has no number of its own, and a connection may have several for a queue.
+      // A receive has no number of its own, and a connection may have several for a queue. A client has none either.
       const placed = isList ? withRates(rows, reply.time) : rows.map((row, place) => ({ ...row, place }));
-      Object.assign(state, { rows: placed, total: reply.total, error: null });
+      Object.assign(state, { rows: placed, total: reply.total, isServed: reply.is_served, error: null });
       state.now = Date.parse(reply.time);
     } catch (error) {
       if (signal.aborted || number !== latest) {
@@ -96,9 +106,9 @@ export function page({ query, update, signal, every }) {
     const isList = state.tab === 'connections';
     const isFirst = !isList || (state.sort.by === 'since' && !state.sort.descending);
     replaceQuery({
-      tab: isList ? '' : 'waiting',
+      tab: isList ? '' : state.tab,
       search: state.search,
-      connection: isList ? '' : state.connection,
+      connection: state.tab === 'waiting' ? state.connection : '',
       sort: isFirst ? '' : state.sort.by,
       order: isList && state.sort.descending ? 'down' : '',
       offset: state.offset || '',
@@ -231,12 +241,31 @@ export function page({ query, update, signal, every }) {
     { title: t('connections.ends-in'), align: 'end', cell: (row) => seconds(Date.parse(row.until) - state.now) },
   ];
 
+  const tcpColumns = () => [
+    {
+      title: t('connections.client-id'),
+      cell: (row) => html`<span class="client"><span>${row.client_id}</span> <code class="peer">${row.peer}</code></span>`,
+    },
+    ...(isAdmin() ? [{ title: t('ui.account'), cell: (row) => row.account }] : []),
+    { title: t('ui.key'), cell: keyOf },
+    { title: t('connections.since'), cell: (row) => ago(row.since) },
+    { title: t('connections.unanswered'), align: 'end', cell: (row) => number(row.requests) },
+  ];
+
   const seconds = (milliseconds) => duration(Math.max(0, Math.round(milliseconds / 1000)));
 
   // ---------------------------------------------------------------- view
 
   const noneFound = () =>
     html`<div class="empty"><p>${state.search ? t('connections.none-found', { search: state.search }) : t('connections.none')}</p></div>`;
+
+  const noTcpClient = () =>
+    state.search
+      ? noneFound()
+      : emptyState({
+          title: t('connections.no-tcp-client'),
+          text: t(state.isServed ? 'connections.no-tcp-client-text' : 'connections.tcp-off'),
+        });
 
   const noReceive = () =>
     state.search
@@ -286,6 +315,18 @@ export function page({ query, update, signal, every }) {
     ${pager({ offset: state.offset, limit: PAGE, total: state.total, onPage: (offset) => seek({ offset }) })}
   </section>`;
 
+  const tcpClients = () => html`<section class="card">
+    <header>${toolbar(t('connections.search-tcp'))}</header>
+    ${table({
+      label: t('connections.tab.cmq-tcp'),
+      columns: tcpColumns(),
+      rows: state.rows,
+      rowKey: (row) => row.place,
+      empty: noTcpClient(),
+    })}
+    ${pager({ offset: state.offset, limit: PAGE, total: state.total, onPage: (offset) => seek({ offset }) })}
+  </section>`;
+
   load();
   every(REFRESH_MS, () => (state.isLive ? load() : undefined));
   addEventListener('cmqd:back', load, { signal });
@@ -304,6 +345,7 @@ export function page({ query, update, signal, every }) {
           tabs: [
             { name: 'connections', title: t('connections.tab.connections'), view: list },
             { name: 'waiting', title: t('connections.tab.waiting'), view: receives },
+            { name: 'cmq-tcp', title: t('connections.tab.cmq-tcp'), view: tcpClients },
           ],
         })}
       </div>

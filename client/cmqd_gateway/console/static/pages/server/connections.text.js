@@ -2,12 +2,16 @@ export default {
   'connections.title': ['Connections', '连接'],
   'connections.tab.connections': ['Connections', '连接列表'],
   'connections.tab.waiting': ['Waiting receives', '等待中的长轮询'],
+  'connections.tab.cmq-tcp': ['CMQ TCP clients', 'CMQ TCP 客户端'],
   'connections.search': ['Search client, address, key, account', '搜索客户端、地址、密钥、账号'],
   'connections.search-waiting': ['Search queue, key, account', '搜索队列、密钥、账号'],
+  'connections.search-tcp': ['Search client id, address, key, account', '搜索客户端 ID、地址、密钥、账号'],
   'connections.live': ['Live', '实时刷新'],
   'connections.total.connections': [({ n }) => (n === '1' ? '1 connection' : `${n} connections`), '共 {n} 个连接'],
   'connections.total.waiting': [({ n }) => (n === '1' ? '1 waiting receive' : `${n} waiting receives`), '共 {n} 个长轮询'],
+  'connections.total.cmq-tcp': [({ n }) => (n === '1' ? '1 client' : `${n} clients`), '共 {n} 个客户端'],
   'connections.client': ['Client', '客户端'],
+  'connections.client-id': ['Client id', '客户端 ID'],
   'connections.gateway': ['Gateway', '网关'],
   'connections.not-stated': ['not stated', '未声明'],
   'connections.own-key': ['yours', '当前密钥'],
@@ -45,6 +49,15 @@ export default {
   'connections.no-receive-text': [
     'A receive with a wait (a long poll) stays here until a message comes or its time ends. A queue with messages and no waiting receive has no idle consumer.',
     '带等待时间的接收（长轮询）会显示在这里，直到收到消息或等待超时。有消息却没有长轮询的队列，说明没有空闲的消费者。',
+  ],
+  'connections.no-tcp-client': ['No client of CMQ’s TCP protocol', '没有 CMQ TCP 协议的客户端'],
+  'connections.no-tcp-client-text': [
+    'Programs with CMQ’s TCP SDK that have logged in at this gateway are listed here.',
+    '已登录到本网关的 CMQ TCP SDK 程序会显示在这里。',
+  ],
+  'connections.tcp-off': [
+    'This gateway does not serve the protocol; see the setting listen_cmq_tcp of the gateway.',
+    '本网关未启用该协议，请参阅网关配置 listen_cmq_tcp。',
   ],
   'connections.note': [
     'Requests over HTTP share the connections of the gateway, a few for each key, with the address of the gateway. The software of a client is what the client states.',
