@@ -207,7 +207,8 @@ def run_kill_rounds() -> None:
 
 def run_models() -> None:
     full = {"HYPOTHESIS_PROFILE": "full"}
-    files = ("tests/model", "tests/core/recovery/test_salvage.py")
+    search = "tests/engine/test_interleavings.py::test_the_search_finds_each_hazard[H2]"
+    files = ("tests/model", "tests/core/recovery/test_salvage.py", search)
     run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=full)
 
 

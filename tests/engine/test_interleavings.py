@@ -1,5 +1,7 @@
 """Interleavings of brokers, servers and faults that hypothesis finds; see :mod:`support.engine.machine`."""
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -21,11 +23,15 @@ class BelievesNotices(without.BelievesNotices, without.BelievesSlowAppends):
     """H2. With the barrier behind a slow append, a cancelled look must come together with three other faults."""
 
 
+LONG_SEARCHES = [pytest.param(BelievesNotices, id="H2")] if os.environ.get("HYPOTHESIS_PROFILE") == "full" else []
+"""A search of 13 s of processor time, in the part models of ``make test-all``."""
+
+
 @pytest.mark.parametrize(
     "engine",
     [
         pytest.param(without.BelievesWhatIsVisible, id="H1"),
-        pytest.param(BelievesNotices, id="H2"),
+        *LONG_SEARCHES,
         pytest.param(without.AcceptsAllButNone, id="H3"),
         pytest.param(without.AcceptsLists, id="H4"),
         pytest.param(without.ViolationIsSuccess, id="H5"),
