@@ -4,8 +4,12 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
+from cmqd_client.events import ClientState
 from cmqd_gateway.cmq.tcp.connections import Connections
+from support.client.local_server import LocalServer
+from support.eventually import eventually
 from support.gateway.gateway_rig import GatewayRig
+from support.gateway.tcp_producer import TcpProducer
 from support.gateway.tcp_program import TcpProgram
 
 
@@ -27,3 +31,21 @@ async def program(rig: GatewayRig) -> AsyncGenerator[TcpProgram]:
     async with TcpProgram(rig) as program:
         assert (await program.log_in()).result == 0
         yield program
+
+
+@pytest.fixture
+async def server(rig: GatewayRig) -> LocalServer:
+    """The broker, with the transactional queue ``tx``."""
+    await rig.server.admin.create_queue("tx", transactional=True)
+    return rig.server
+
+
+@pytest.fixture
+async def producer(rig: GatewayRig, server: LocalServer) -> AsyncGenerator[TcpProducer]:
+    """A producer that has logged in with the admin's key."""
+    async with TcpProducer(rig) as producer:
+        await producer.log_in()
+        yield producer
+    # The connection for checks may be on its way: the end of the broker would leave its socket open.
+    states = ClientState.CONNECTED, ClientState.CLOSED
+    await eventually(lambda: all(client.state in states for client in rig.clients))

@@ -1,11 +1,8 @@
 """Transactions over CMQ's TCP protocol: half messages, decisions, and the broker's checks as questions to programs."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from cmqd_client import TransactionCheck, TransactionStatus
-from cmqd_client.events import ClientState
 from cmqd_client.messages.message_ids import printed_id
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.tcp import commands, transaction_checks
@@ -19,23 +16,7 @@ from support.gateway.tcp_producer import TcpProducer
 
 LONGEST_INTERVAL = 300
 """Seconds; the next check of every half message is due after as long."""
-CONNECTED, CLOSED = ClientState.CONNECTED, ClientState.CLOSED
 COMMIT, ROLL_BACK, UNKNOWN = commands.COMMIT, commands.ROLL_BACK, commands.UNKNOWN
-
-
-@pytest.fixture
-async def server(rig: GatewayRig) -> LocalServer:
-    await rig.server.admin.create_queue("tx", transactional=True)
-    return rig.server
-
-
-@pytest.fixture
-async def producer(rig: GatewayRig, server: LocalServer) -> AsyncIterator[TcpProducer]:
-    async with TcpProducer(rig) as producer:
-        await producer.log_in()
-        yield producer
-    # The connection for checks may be on its way: the end of the broker would leave its socket open.
-    await eventually(lambda: all(client.state in (CONNECTED, CLOSED) for client in rig.clients))
 
 
 async def another(rig: GatewayRig, client_id: str = "10.0.0.7@DEFAULT", key: KeySecret | None = None) -> TcpProducer:
@@ -346,68 +327,3 @@ async def test_the_end_of_the_gateway_ends_the_registrations(rig: GatewayRig, se
         await server.wait_status("checkers", 1)
     assert await server.status("checkers") == 0
     await program.__aexit__(None, None, None)
-
-
-# ---------------------------------------------------------------- repeats
-
-
-async def test_a_repeat_within_a_connection_is_stored_once(
-    rig: GatewayRig, producer: TcpProducer, server: LocalServer, connections: Connections
-) -> None:
-    sends = [
-        await producer.ok(commands.SEND, queueName="orders", msgBody=b"a", request_id=1),
-        await producer.ok(commands.SEND, queueName="orders", msgBody=b"a", request_id=1),
-        await producer.ok(commands.SEND, queueName="orders", msgBody=b"a", request_id=2),
-        await producer.ok(commands.SEND, queueName="orders", msgBody=b"b", request_id=1),
-        await producer.ok(commands.BATCH_SEND, queueName="orders", msgBody=[b"a"], request_id=1),
-        await producer.ok(commands.SEND, queueName="orders", msgBody=b"a"),
-        await producer.ok(commands.SEND, queueName="orders", msgBody=b"a"),
-    ]
-
-    assert sends[0].ids == sends[1].ids
-    assert len({tuple(send.ids) for send in sends}) == 6
-    assert len(await server.bodies("orders")) == 6
-    assert connections.repeats.repeats == 1
-    other = await another(rig)
-    await other.ok(commands.SEND, queueName="orders", msgBody=b"a", request_id=1)
-    assert len(await server.bodies("orders")) == 7
-    await other.__aexit__(None, None, None)
-
-
-async def test_a_repeat_of_a_send_that_is_under_way_waits_for_its_ids(
-    producer: TcpProducer, server: LocalServer, connections: Connections
-) -> None:
-    server.link.hold()
-    numbers = [
-        producer.send(commands.SEND, queueName="orders", msgBody=b"a", request_id=9, seqno=seqno)
-        for seqno in (500, 501, 500)
-    ]
-    await eventually(lambda: connections.repeats.repeats == 2)
-    server.link.let_go()
-
-    replies = [await producer.answer(number) for number in numbers]
-
-    assert len({tuple(reply.ids) for reply in replies}) == 1
-    assert await server.bodies("orders") == [b"a"]
-
-
-async def test_repeated_half_messages_and_publishes_are_stored_once(producer: TcpProducer, server: LocalServer) -> None:
-    await server.admin.create_topic("news")
-    await server.subscribe("news", "copies", "orders")
-
-    halves = [await producer.half(b"a", b"b", request_id=3) for _ in range(2)]
-    publishes = [await producer.ok(commands.PUBLISH, topicName="news", msgBody=b"n", request_id=4) for _ in range(2)]
-
-    assert halves[0] == halves[1]
-    assert publishes[0].ids == publishes[1].ids
-    assert (await server.info("tx")).half == 2
-    await server.wait_bodies("orders", b"n")
-
-
-async def test_a_refused_send_is_tried_again(producer: TcpProducer, server: LocalServer) -> None:
-    assert (await producer.ask(commands.SEND, queueName="later", msgBody=b"a", request_id=1)).result == 4440
-    await server.admin.create_queue("later")
-
-    await producer.ok(commands.SEND, queueName="later", msgBody=b"a", request_id=1)
-
-    assert await server.bodies("later") == [b"a"]

@@ -1,100 +1,23 @@
 """The choice of the connection that is asked for a half message: registrations, order, memory of log-ins, limits."""
 
-from typing import Any
-
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.tcp import ended_clients, transaction_checks
-from cmqd_gateway.cmq.tcp.transaction_checks import TakeNumber, TransactionChecks
+from support.gateway.checks_rig import KEY, ChecksRig, Program
 
-KEY = KeySecret("id", "secret")
 HOUR = 3_600
 
 
-class Program:
-    """A connection that keeps the checks that it gets."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.asked: list[tuple[str, int]] = []
-        self.is_slow = False
-
-    def ask(self, queue: str, message_number: int) -> bool:
-        if not self.is_slow:
-            self.asked.append((queue, message_number))
-        return not self.is_slow
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-class Registered:
-    """A registration with a broker of the test."""
-
-    def __init__(self, rig: "Rig", key: KeySecret, queue: str, take: TakeNumber) -> None:
-        self.rig = rig
-        self.key = key
-        self.queue = queue
-        self.take = take
-        self.half_sends = 0
-        self.is_ended = False
-        rig.registrations.append(self)
-
-    def half_sent(self) -> None:
-        self.half_sends += 1
-
-    def end(self) -> None:
-        assert not self.is_ended
-        self.is_ended = True
-        self.rig.registrations.remove(self)
-
-
-class Rig:
-    """The checks of a gateway, with programs, a broker and a clock of the test."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-        self.registrations: list[Registered] = []
-        self.checks = TransactionChecks(lambda key, queue, take: Registered(self, key, queue, take), lambda: self.time)
-
-    def log_in(self, name: str, client_id: str = "host@DEFAULT", key: KeySecret = KEY) -> Program:
-        program = Program(name)
-        self.checks.logged_in(program, key, client_id)
-        return program
-
-    def producer(self, name: str, *queues: str, client_id: str = "host@DEFAULT", key: KeySecret = KEY) -> Program:
-        program = self.log_in(name, client_id, key)
-        for queue in queues or ("tx",):
-            assert self.checks.half_sent(program, queue)
-        return program
-
-    def end(self, *programs: Program) -> None:
-        for program in programs:
-            self.checks.ended(program)
-
-    def check(self, number: int = 7, queue: str = "tx") -> None:
-        """Check a message, as the broker does."""
-        (registered,) = [registered for registered in self.registrations if registered.queue == queue]
-        registered.take(number)
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        return self.checks.asked, self.checks.answered, self.checks.unanswered
-
-
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def rig() -> ChecksRig:
+    return ChecksRig()
 
 
 # ---------------------------------------------------------------- registrations
 
 
-def test_a_half_message_makes_its_connection_a_checker_until_the_connection_ends(rig: Rig) -> None:
+def test_a_half_message_makes_its_connection_a_checker_until_the_connection_ends(rig: ChecksRig) -> None:
     program = rig.log_in("a")
     assert rig.registrations == []
 
@@ -108,7 +31,7 @@ def test_a_half_message_makes_its_connection_a_checker_until_the_connection_ends
     assert rig.checks.queues == 0
 
 
-def test_a_queue_has_a_registration_for_all_connections_of_a_key_until_the_last_one_ends(rig: Rig) -> None:
+def test_a_queue_has_a_registration_for_all_connections_of_a_key_until_the_last_one_ends(rig: ChecksRig) -> None:
     first, second = rig.producer("a"), rig.producer("b")
     assert len(rig.registrations) == 1
 
@@ -118,7 +41,7 @@ def test_a_queue_has_a_registration_for_all_connections_of_a_key_until_the_last_
     assert rig.registrations == []
 
 
-def test_keys_and_secrets_have_registrations_of_their_own(rig: Rig) -> None:
+def test_keys_and_secrets_have_registrations_of_their_own(rig: ChecksRig) -> None:
     rig.producer("a")
     rig.producer("b", key=KeySecret("id", "changed"))
     rig.producer("c", key=KeySecret("another", "secret"))
@@ -126,7 +49,7 @@ def test_keys_and_secrets_have_registrations_of_their_own(rig: Rig) -> None:
     assert len({registered.key for registered in rig.registrations}) == 3
 
 
-def test_a_connection_that_ended_is_no_checker(rig: Rig) -> None:
+def test_a_connection_that_ended_is_no_checker(rig: ChecksRig) -> None:
     program = rig.log_in("a")
     rig.end(program)
     rig.end(program)
@@ -139,7 +62,7 @@ def test_a_connection_that_ended_is_no_checker(rig: Rig) -> None:
 # ---------------------------------------------------------------- the order of asking
 
 
-def test_further_checks_of_a_message_go_to_connections_that_were_not_asked_the_newest_first(rig: Rig) -> None:
+def test_further_checks_of_a_message_go_to_connections_that_were_not_asked_the_newest_first(rig: ChecksRig) -> None:
     first, second, third = (rig.producer(name) for name in "abc")
     rig.checks.half_sent(first, "tx")
 
@@ -154,7 +77,7 @@ def test_further_checks_of_a_message_go_to_connections_that_were_not_asked_the_n
     assert rig.counts == (5, 0, 4)
 
 
-def test_each_message_has_a_turn_of_its_own(rig: Rig) -> None:
+def test_each_message_has_a_turn_of_its_own(rig: ChecksRig) -> None:
     first, second = rig.producer("a"), rig.producer("b")
     rig.check(1)
     rig.check(2)
@@ -164,7 +87,7 @@ def test_each_message_has_a_turn_of_its_own(rig: Rig) -> None:
     assert first.asked == [("tx", 1)]
 
 
-def test_a_connection_that_cannot_be_asked_now_is_left_out(rig: Rig) -> None:
+def test_a_connection_that_cannot_be_asked_now_is_left_out(rig: ChecksRig) -> None:
     first, second = rig.producer("a"), rig.producer("b")
     second.is_slow = True
 
@@ -178,7 +101,7 @@ def test_a_connection_that_cannot_be_asked_now_is_left_out(rig: Rig) -> None:
     assert second.asked == [("tx", 7)]
 
 
-def test_the_checks_of_a_connection_that_ends_go_to_the_next_one_at_once(rig: Rig) -> None:
+def test_the_checks_of_a_connection_that_ends_go_to_the_next_one_at_once(rig: ChecksRig) -> None:
     first, second, third = (rig.producer(name) for name in "abc")
     rig.check(1)
     rig.check(2)
@@ -193,7 +116,7 @@ def test_the_checks_of_a_connection_that_ends_go_to_the_next_one_at_once(rig: Ri
     assert rig.counts == (5, 1, 3)
 
 
-def test_the_end_of_the_last_connection_ends_the_registration_with_the_checks_open(rig: Rig) -> None:
+def test_the_end_of_the_last_connection_ends_the_registration_with_the_checks_open(rig: ChecksRig) -> None:
     program = rig.producer("a")
     rig.check()
     (registered,) = rig.registrations
@@ -207,7 +130,7 @@ def test_the_end_of_the_last_connection_ends_the_registration_with_the_checks_op
     assert rig.counts == (1, 0, 1)
 
 
-def test_the_last_connection_is_asked_again_when_all_others_have_ended(rig: Rig) -> None:
+def test_the_last_connection_is_asked_again_when_all_others_have_ended(rig: ChecksRig) -> None:
     first, second = rig.producer("a"), rig.producer("b")
     rig.check()
     rig.check()
@@ -221,7 +144,7 @@ def test_the_last_connection_is_asked_again_when_all_others_have_ended(rig: Rig)
 # ---------------------------------------------------------------- decisions
 
 
-def test_a_decision_of_any_connection_ends_the_check(rig: Rig) -> None:
+def test_a_decision_of_any_connection_ends_the_check(rig: ChecksRig) -> None:
     first, second = rig.producer("a"), rig.producer("b")
     other = rig.log_in("c", "elsewhere@DEFAULT")
     rig.check(1)
@@ -235,7 +158,7 @@ def test_a_decision_of_any_connection_ends_the_check(rig: Rig) -> None:
     assert first.asked == []
 
 
-def test_a_decision_of_another_queue_ends_no_check(rig: Rig) -> None:
+def test_a_decision_of_another_queue_ends_no_check(rig: ChecksRig) -> None:
     program = rig.producer("a", "tx", "other")
     rig.check(1)
 
@@ -248,7 +171,7 @@ def test_a_decision_of_another_queue_ends_no_check(rig: Rig) -> None:
 # ---------------------------------------------------------------- remembered log-ins
 
 
-def test_a_client_that_logs_in_again_is_a_checker_for_an_hour(rig: Rig) -> None:
+def test_a_client_that_logs_in_again_is_a_checker_for_an_hour(rig: ChecksRig) -> None:
     rig.end(rig.producer("a", "tx", "other"))
     rig.time = HOUR - 1
 
@@ -271,7 +194,7 @@ def test_a_client_that_logs_in_again_is_a_checker_for_an_hour(rig: Rig) -> None:
         ("host@DEFAULT", KeySecret("another", "secret")),
     ],
 )
-def test_another_client_or_key_is_not_remembered(rig: Rig, client_id: str, key: KeySecret) -> None:
+def test_another_client_or_key_is_not_remembered(rig: ChecksRig, client_id: str, key: KeySecret) -> None:
     rig.end(rig.producer("a"))
 
     rig.log_in("b", client_id, key)
@@ -279,7 +202,7 @@ def test_another_client_or_key_is_not_remembered(rig: Rig, client_id: str, key: 
     assert rig.registrations == []
 
 
-def test_a_changed_secret_is_the_same_key(rig: Rig) -> None:
+def test_a_changed_secret_is_the_same_key(rig: ChecksRig) -> None:
     rig.end(rig.producer("a"))
 
     rig.log_in("b", key=KeySecret("id", "changed"))
@@ -287,7 +210,7 @@ def test_a_changed_secret_is_the_same_key(rig: Rig) -> None:
     assert [registered.key.secret_key for registered in rig.registrations] == ["changed"]
 
 
-def test_a_consumer_of_the_producers_host_that_logs_in_after_it_costs_a_check(rig: Rig) -> None:
+def test_a_consumer_of_the_producers_host_that_logs_in_after_it_costs_a_check(rig: ChecksRig) -> None:
     rig.end(rig.producer("producer"))
     producer = rig.log_in("producer again")
     consumer = rig.log_in("consumer")
@@ -304,7 +227,7 @@ def test_a_consumer_of_the_producers_host_that_logs_in_after_it_costs_a_check(ri
     assert rig.counts == (3, 1, 1)
 
 
-def test_remembered_connections_are_asked_after_those_that_sent(rig: Rig) -> None:
+def test_remembered_connections_are_asked_after_those_that_sent(rig: ChecksRig) -> None:
     rig.end(rig.producer("a"))
     sender = rig.producer("b", client_id="elsewhere@DEFAULT")
     remembered = rig.log_in("a again")
@@ -318,7 +241,7 @@ def test_remembered_connections_are_asked_after_those_that_sent(rig: Rig) -> Non
     assert remembered.asked[-1] == ("tx", 8)
 
 
-def test_a_client_that_connected_before_its_lost_connection_was_noticed_is_remembered(rig: Rig) -> None:
+def test_a_client_that_connected_before_its_lost_connection_was_noticed_is_remembered(rig: ChecksRig) -> None:
     lost = rig.producer("lost")
     again = rig.log_in("again")
     rig.check()
@@ -330,7 +253,7 @@ def test_a_client_that_connected_before_its_lost_connection_was_noticed_is_remem
     assert len(rig.registrations) == 1
 
 
-def test_only_a_connection_that_sent_or_answered_is_remembered_further(rig: Rig) -> None:
+def test_only_a_connection_that_sent_or_answered_is_remembered_further(rig: ChecksRig) -> None:
     rig.end(rig.producer("a"))
     rig.time = HOUR - 1
     silent, answering = rig.log_in("silent"), rig.log_in("answering")
@@ -345,7 +268,7 @@ def test_only_a_connection_that_sent_or_answered_is_remembered_further(rig: Rig)
     assert len(rig.registrations) == 1
 
 
-def test_a_silent_remembered_connection_does_not_lengthen_the_hour(rig: Rig) -> None:
+def test_a_silent_remembered_connection_does_not_lengthen_the_hour(rig: ChecksRig) -> None:
     rig.end(rig.producer("a"))
     rig.time = HOUR - 1
     rig.end(rig.log_in("silent"))
@@ -359,7 +282,7 @@ def test_a_silent_remembered_connection_does_not_lengthen_the_hour(rig: Rig) -> 
 # ---------------------------------------------------------------- limits
 
 
-def test_a_connection_is_a_checker_of_so_many_queues(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_is_a_checker_of_so_many_queues(rig: ChecksRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "MAX_QUEUES", 2)
     program = rig.producer("a", "q1", "q2")
 
@@ -368,7 +291,7 @@ def test_a_connection_is_a_checker_of_so_many_queues(rig: Rig, monkeypatch: pyte
     assert rig.checks.queues == 2
 
 
-def test_a_gateway_has_so_many_checkers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gateway_has_so_many_checkers(rig: ChecksRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "MAX_CHECKERS", 2)
     first = rig.producer("a")
     rig.producer("b")
@@ -380,7 +303,9 @@ def test_a_gateway_has_so_many_checkers(rig: Rig, monkeypatch: pytest.MonkeyPatc
     assert not rig.checks.half_sent(third, "other")
 
 
-def test_the_remembered_clients_are_bounded_the_oldest_is_forgotten(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_remembered_client_is_forgotten_beyond_a_limit(
+    rig: ChecksRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ended_clients, "MAX_REMEMBERED", 3)
     monkeypatch.setattr(ended_clients, "MAX_QUEUES", 2)
     for client in ("a", "b"):
@@ -392,7 +317,7 @@ def test_the_remembered_clients_are_bounded_the_oldest_is_forgotten(rig: Rig, mo
     assert [registered.queue for registered in rig.registrations] == ["q2", "q3"]
 
 
-def test_the_remembered_checks_are_bounded_in_number_and_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remembered_checks_are_bounded_in_number_and_time(rig: ChecksRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "MAX_CHECKS", 3)
     first, second = rig.producer("a"), rig.producer("b")
     for number in range(5):
@@ -409,7 +334,7 @@ def test_the_remembered_checks_are_bounded_in_number_and_time(rig: Rig, monkeypa
     assert first.asked == [("tx", 9)]
 
 
-def test_checks_that_ended_make_room_for_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_that_ended_make_room_for_others(rig: ChecksRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_checks, "MAX_CHECKS", 2)
     program = rig.producer("ended")
     (registered,) = rig.registrations
@@ -428,7 +353,7 @@ def test_checks_that_ended_make_room_for_others(rig: Rig, monkeypatch: pytest.Mo
     assert first.asked == second.asked == [("tx", 6), ("tx", 7)]
 
 
-def test_a_check_that_could_not_be_asked_anew_is_decided_all_the_same(rig: Rig) -> None:
+def test_a_check_that_could_not_be_asked_anew_is_decided_all_the_same(rig: ChecksRig) -> None:
     slow, ended = rig.producer("a"), rig.producer("b")
     slow.is_slow = True
     rig.check()
@@ -437,90 +362,3 @@ def test_a_check_that_could_not_be_asked_anew_is_decided_all_the_same(rig: Rig) 
     rig.checks.decided(slow, "tx", [7])
 
     assert rig.counts == (1, 0, 1)
-
-
-# ---------------------------------------------------------------- any order
-
-
-class AnyOrder(RuleBasedStateMachine):
-    """Programs log in, send, decide and end in any order; the broker checks messages of two queues."""
-
-    @initialize()
-    def begin(self) -> None:
-        self.rig = Rig()
-        self.live: dict[Program, str] = {}
-        self.senders: dict[str, list[Program]] = {"tx": [], "other": []}
-        """Connections that sent a half message of a queue, the last one last."""
-        self.sent: set[tuple[str, str]] = set()
-        """Client ids of ended connections with their queues."""
-        self.last_asked: dict[tuple[str, int], Program] = {}
-
-    @rule(client_id=st.sampled_from("ab"))
-    def log_in(self, client_id: str) -> None:
-        if len(self.live) < 6:
-            self.live[self.rig.log_in(f"{client_id}{len(self.live)}", client_id)] = client_id
-
-    @rule(data=st.data(), queue=st.sampled_from(["tx", "other"]))
-    def half_send(self, data: st.DataObject, queue: str) -> None:
-        if self.live:
-            program = data.draw(st.sampled_from(list(self.live)))
-            assert self.rig.checks.half_sent(program, queue)
-            if program in self.senders[queue]:
-                self.senders[queue].remove(program)
-            self.senders[queue].append(program)
-
-    @rule(data=st.data())
-    def end(self, data: st.DataObject) -> None:
-        if self.live:
-            program = data.draw(st.sampled_from(list(self.live)))
-            client_id = self.live.pop(program)
-            for queue, senders in self.senders.items():
-                if program in senders:
-                    senders.remove(program)
-                    self.sent.add((client_id, queue))
-            before = self._open_checks(), self._registered()
-            self.rig.end(program)
-            # Each check that waited for this connection goes to another at once, unless a registration has ended.
-            assert before == (self._open_checks(), self._registered()) or before[1] != self._registered()
-
-    @rule(number=st.integers(1, 4), queue=st.sampled_from(["tx", "other"]))
-    def check(self, number: int, queue: str) -> None:
-        registered = [registered for registered in self.rig.registrations if registered.queue == queue]
-        counts = {program: len(program.asked) for program in self.live}
-        for each in registered:
-            each.take(number)
-        asked = [program for program, count in counts.items() if len(program.asked) > count]
-        assert len(asked) == len(registered)
-        for program in asked:
-            earlier = [other for other in self.senders[queue] if (queue, number) not in other.asked]
-            # A remembered connection is asked only when all connections that sent were asked for the message.
-            assert program in self.senders[queue] or not earlier
-            self.last_asked[queue, number] = program
-
-    @rule(data=st.data(), number=st.integers(1, 4), queue=st.sampled_from(["tx", "other"]))
-    def decide(self, data: st.DataObject, number: int, queue: str) -> None:
-        if self.live:
-            program = data.draw(st.sampled_from(list(self.live)))
-            self.rig.checks.decided(program, queue, [number])
-            if self.last_asked.pop((queue, number), None) is program and program not in self.senders[queue]:
-                self.senders[queue].append(program)
-
-    def _open_checks(self) -> int:
-        asked, answered, unanswered = self.rig.counts
-        return asked - answered - unanswered
-
-    def _registered(self) -> list[str]:
-        return [registered.queue for registered in self.rig.registrations]
-
-    @invariant()
-    def a_queue_is_registered_while_a_connection_can_answer(self) -> None:
-        queues = {queue for queue, senders in self.senders.items() if senders}
-        remembered = {queue for client_id, queue in self.sent if client_id in self.live.values()}
-        assert sorted(self._registered()) == sorted(queues | remembered)
-        assert 0 <= self._open_checks() <= 8
-
-
-TestAnyOrder: Any = AnyOrder.TestCase
-TestAnyOrder.settings = settings(
-    max_examples=100, stateful_step_count=40, derandomize=True, database=None, deadline=None
-)
