@@ -202,12 +202,13 @@ class FormReader:
                     raise Refusal(Reason.MISSING_PARAMETER, f"{name}.n")
                 continue
             value = form.get(name)
-            if each.twins and not value:
-                name, value = next(((twin, form[twin]) for twin in each.twins if form.get(twin)), (name, value))
-            if value is None or not (value or each.may_be_empty):
-                if field.is_required:
-                    raise Refusal(Reason.MISSING_PARAMETER, name)
-                continue
+            if not value:
+                if each.twins:
+                    name, value = next(((twin, form[twin]) for twin in each.twins if form.get(twin)), (name, value))
+                if value is None or not (value or each.may_be_empty):
+                    if field.is_required:
+                        raise Refusal(Reason.MISSING_PARAMETER, name)
+                    continue
             converted = each.convert(name, value)
             request[field.name] = None if converted is None else field.checked(name, converted)
         return self._type(**request)

@@ -77,7 +77,7 @@ def other_reading(form: Mapping[str, bytes], body: str = BODY, targets: Sequence
         body: name of the parameter with bodies.
         targets: begins of parameters with the name of a queue or topic.
     """
-    if body not in [name.partition(".")[0] for name in form]:
+    if body not in form and not any(is_body(name, body) for name in form):
         return None
     for name, value in form.items():
         if "&" in name or "=" in name:
