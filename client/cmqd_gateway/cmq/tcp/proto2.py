@@ -97,7 +97,10 @@ class MessageType:
         self._required = frozenset(field.name for field in fields if field.is_required)
         self._plans: dict[int, _Plan] = {}
         self._numbers = {field.number: field.name for field in fields}
-        self._writers = [(field, _tag(field.number, _wire_type(field.kind))) for field in fields]
+        self._writers = [
+            (field.name, field.kind, field.kind in RANGES and not field.is_repeated, field.is_repeated, tag)
+            for field, tag in [(field, _tag(field.number, _wire_type(field.kind))) for field in fields]
+        ]
         for field in fields:
             wire_type = _wire_type(field.kind)
             low, high = RANGES.get(field.kind, (0, 0))
@@ -142,7 +145,12 @@ class MessageType:
             plan = plans.get(tag)
             wire_type = tag & 7
             if wire_type == _LENGTH:
-                length, position = _read_varint(data, position)
+                # Most numbers have one byte, and a call would take longer than its work.
+                if position < end and data[position] < 0x80:
+                    length = data[position]
+                    position += 1
+                else:
+                    length, position = _read_varint(data, position)
                 begin, position = position, position + length
                 if position > end:
                     raise Malformed(f"the message ends within the field {self._shown(tag)}")
@@ -153,11 +161,16 @@ class MessageType:
                     continue
                 _take(values, plan, data[begin:position])
             elif wire_type == _VARINT:
-                number, position = _read_varint(data, position)
+                if position < end and data[position] < 0x80:
+                    number = data[position]
+                    position += 1
+                else:
+                    number, position = _read_varint(data, position)
                 if plan is None:
                     self._check_unknown(tag)
                     continue
-                number = _in_range(number, plan)
+                if number > plan.high:
+                    number = _in_range(number, plan)
                 if plan.is_repeated:
                     _append(values, plan.name, number)
                 else:
@@ -174,12 +187,15 @@ class MessageType:
     def encode(self, values: Mapping[str, Any]) -> bytes:
         """Return the bytes of a message; a field without a value, or with None, is left out. Ranges are not checked."""
         parts: list[bytes] = []
-        for field, tag in self._writers:
-            value = values.get(field.name)
+        for name, kind, is_number, is_repeated, tag in self._writers:
+            value = values.get(name)
             if value is None:
                 continue
-            for item in value if field.is_repeated else (value,):
-                parts += (tag, _encoded(field.kind, item))
+            if is_number:
+                parts += (tag, _ONE_BYTE[value] if 0 <= value < 0x80 else encode_varint(value))
+                continue
+            for item in value if is_repeated else (value,):
+                parts += (tag, _encoded(kind, item))
         return b"".join(parts)
 
     def _check_unknown(self, tag: int) -> None:
@@ -193,14 +209,9 @@ class MessageType:
         return self._numbers.get(tag >> 3, str(tag >> 3))
 
 
-def encode_number(number: int, name: int) -> bytes:
-    """Return a field with a number, outside of a message type; ``name`` is the number of the field."""
-    return _tag(name, _VARINT) + encode_varint(number)
-
-
-def encode_bytes(value: bytes, name: int) -> bytes:
-    """Return a field with bytes, a text or a message; ``name`` is the number of the field."""
-    return b"".join((_tag(name, _LENGTH), encode_varint(len(value)), value))
+def encode_bytes(value: bytes, number: int) -> bytes:
+    """Return a field with bytes, a text or a message, outside of a message type."""
+    return b"".join((_tag(number, _LENGTH), encode_varint(len(value)), value))
 
 
 def encode_varint(number: int) -> bytes:
