@@ -538,6 +538,7 @@ class Daemon:
                     settings.ephemeral,
                     context_file,
                     http_url(settings),
+                    settings.cmq_tcp_address,
                 )
             )
             # Standard output may be a closed pipe, which must not end the broker; a buffer would fail again at the end.

@@ -28,6 +28,8 @@ class Started(NamedTuple):
     context_file: Path
     http: str = ""
     """URL of the HTTP gateway, empty without a gateway."""
+    cmq_tcp: str = ""
+    """Address of the gateway for CMQ's TCP protocol, empty without this protocol."""
 
 
 def greeting(started: Started, cmq: str | None) -> str:
@@ -46,6 +48,10 @@ def greeting(started: Started, cmq: str | None) -> str:
         http = [f"  HTTP        {started.http}", f"  console     {started.http}/console/"]
     else:
         http = ["  HTTP        on a free port; the log line gateway_ready names it"]
+    if started.cmq_tcp:
+        is_free_port = started.cmq_tcp.endswith(":0")
+        where = "on a free port; the log line gateway_ready names it" if is_free_port else started.cmq_tcp
+        http.append(f"  CMQ's TCP   {where}")
     lines = [
         f"cmqd {__version__} is ready.",
         f"  address     {host}:{started.port}{', with TLS' if started.tls else ''}",

@@ -44,6 +44,14 @@ def test_it_shows_no_url_of_an_http_gateway_on_a_free_port() -> None:
     assert "  HTTP        on a free port; the log line gateway_ready names it" in text
 
 
+def test_it_names_the_address_for_tcp_sdks_of_cmq() -> None:
+    served = STARTED._replace(http="http://127.0.0.1:5681", cmq_tcp="127.0.0.1:5682")
+
+    assert "CMQ's TCP" not in greeting(STARTED, "cmq")
+    assert "  CMQ's TCP   127.0.0.1:5682" in greeting(served, "cmq")
+    assert ":0" not in greeting(served._replace(cmq_tcp="127.0.0.1:0"), "cmq")
+
+
 def test_other_durabilities_promise_less() -> None:
     assert "may be lost with the machine" in greeting(STARTED._replace(durability=Durability.OS), "cmq")
     ephemeral = greeting(STARTED._replace(ephemeral=True), "cmq")
