@@ -13,10 +13,15 @@ from cmqd_gateway.cmq.api2.actions import ACTIONS as API2_ACTIONS
 from cmqd_gateway.cmq.api3.actions import ACTIONS as API3_ACTIONS
 from cmqd_gateway.cmq.operations import OPERATIONS
 from cmqd_gateway.cmq.operations.dead_letters import DeadLetterPolicy
-from cmqd_gateway.cmq.parameters import Field, Name, OperationRequest, Size, Whole, fields_of
+from cmqd_gateway.cmq.parameters import Field, Name, OperationRequest, Size, Whole, camel, fields_of
 from cmqd_gateway.cmq.reasons import Reason, Refusal
+from cmqd_gateway.cmq.tcp import commands
+from cmqd_gateway.cmq.tcp.commands import COMMANDS, Envelope
+from cmqd_gateway.cmq.tcp.dispatch import ROWS, read_values
 from cmqd_gateway.process.gateway_settings import Settings
 
+HANDLES: Final = frozenset({"DeleteMessage", "BatchDeleteMessage"})
+"""Operations with receipt handles, which are numbers over TCP. The tests of the frames have their ranges."""
 DESCRIPTIONS: Final = frozenset({"DescribeQueue", "DescribeQueues", "DescribeTopics", "DescribeSubscriptions"})
 
 REACHABLE: Final[Mapping[str, Iterable[str]]] = {
@@ -26,6 +31,11 @@ REACHABLE: Final[Mapping[str, Iterable[str]]] = {
         *("CreateTopic", "SetTopicAttributes", "GetTopicAttributes", "DeleteTopic"),
         *("Subscribe", "SetSubscriptionAttributes", "Unsubscribe", "ClearSubscriptionFilterTags"),
         *("SendMessage", "PublishMessage", *DESCRIPTIONS),
+    },
+    "TCP": {
+        *("SendMessage", "BatchSendMessage", "SendHalfMessage", "BatchSendHalfMessage"),
+        *("ReceiveMessage", "BatchReceiveMessage", "DeleteMessage", "BatchDeleteMessage"),
+        *("PublishMessage", "BatchPublishMessage", "CommitHalfMessage", "RollbackHalfMessage"),
     },
 }
 """The operations, by door."""
@@ -92,7 +102,38 @@ class Api3:
         return self.actions[operation].read(given, self.settings)
 
 
-DOORS: Final[Mapping[str, Door]] = {"API 2.0": Api2(), "API 3.0": Api3()}
+class Tcp:
+    """Frames: the body of a command. Decisions are read from a list of items, so their frames are not made."""
+
+    def __init__(self) -> None:
+        self.operations = ROWS.keys()
+
+    def fields(self, operation: str) -> Iterable[str]:
+        names = {each.name for each in COMMANDS[COMMAND_OF[operation]].request.fields}
+        decided = ["msg_id"] if COMMAND_OF[operation] == commands.DECIDE else []
+        return [name for name in ROWS[operation][0].request_type.__struct_fields__ if camel(name) in names] + decided
+
+    def read(self, operation: str, values: Mapping[str, Any]) -> OperationRequest:
+        given = {camel(field): value for field, value in values.items()}
+        command = COMMANDS[COMMAND_OF[operation]]
+        if command.number != commands.DECIDE:
+            given = read_values(Envelope(1, command.number, 0, command.body, command.request.encode(given)))
+        return ROWS[operation][1].read(given)
+
+
+COMMAND_OF: Final = {
+    "SendMessage": commands.SEND,
+    "BatchSendMessage": commands.BATCH_SEND,
+    "SendHalfMessage": commands.SEND,
+    "BatchSendHalfMessage": commands.BATCH_SEND,
+    "ReceiveMessage": commands.RECEIVE,
+    "BatchReceiveMessage": commands.BATCH_RECEIVE,
+    "PublishMessage": commands.PUBLISH,
+    "BatchPublishMessage": commands.BATCH_PUBLISH,
+    "CommitHalfMessage": commands.DECIDE,
+    "RollbackHalfMessage": commands.DECIDE,
+}
+DOORS: Final[Mapping[str, Door]] = {"API 2.0": Api2(), "API 3.0": Api3(), "TCP": Tcp()}
 
 SHORTENED: Final = {("API 2.0", "polling_wait_seconds")}
 """Parameters of which a door takes larger values than the operation, and shortens them, as CMQ does."""
@@ -100,8 +141,14 @@ BESIDE: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
     ("API 3.0", "DescribeSubscriptions"): {"topic_name": "text"},
 }
 """Parameters that a door needs, and the operation does not."""
-EXCLUDED: Final = {("API 3.0", "DescribeSubscriptions", "queue_name")}
-"""Parameters that a door takes in place of others."""
+EXCLUDED: Final = {
+    ("API 3.0", "DescribeSubscriptions", "queue_name"),
+    ("TCP", "SendHalfMessage", "first_query_interval"),
+    ("TCP", "BatchSendHalfMessage", "first_query_interval"),
+}
+"""Parameters that a door takes in place of others, or in two units."""
+UNSIGNED: Final = {("TCP", "delay_seconds")}
+"""Parameters that have no negative number at a door."""
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -115,7 +162,13 @@ def test_each_operation_has_a_door() -> None:
 
 
 @pytest.mark.parametrize(
-    ("door", "operation"), [(door, operation) for door, names in REACHABLE.items() for operation in sorted(names)]
+    ("door", "operation"),
+    [
+        (door, operation)
+        for door, names in REACHABLE.items()
+        for operation in sorted(names)
+        if not (door == "TCP" and operation in HANDLES)
+    ],
 )
 def test_a_door_has_all_parameters_that_an_operation_needs_and_its_ranges(door: str, operation: str) -> None:
     fields = {field.name: field for field in fields_of(OPERATIONS[operation].request_type)}
@@ -131,7 +184,7 @@ def test_a_door_has_all_parameters_that_an_operation_needs_and_its_ranges(door: 
         for value in accepted(field):
             assert getattr(DOORS[door].read(operation, needed | {name: value}), name) == value
         for value, reason in refused(field):
-            if (door, name) in SHORTENED and value > 0:
+            if ((door, name) in SHORTENED and value > 0) or ((door, name) in UNSIGNED and value < 0):
                 continue
             with pytest.raises(Refusal) as refusal:
                 DOORS[door].read(operation, needed | {name: value})

@@ -52,7 +52,7 @@ class _Request:
 
     async def perform(self, name: str, values: Mapping[str, Any] | None = None) -> Any:
         """Return the answer of an operation to these values, by default those of the request."""
-        operation, reader = _OPERATIONS[name]
+        operation, reader = ROWS[name]
         read = partial(reader.read, self.values if values is None else values)
         return await perform(self.gateway, self.key, operation, read, self.hand_over, door=TCP)
 
@@ -89,19 +89,7 @@ class Dispatch:
         Raises:
             Refusal: the request is refused or failed.
         """
-        command = COMMANDS.get(envelope.cmd)
-        if command is None:
-            raise Refusal(Reason.ACTION_UNKNOWN, f"the command {envelope.cmd}")
-        try:
-            values = read_body(envelope, command)
-        except Missing as missing:
-            raise Refusal(Reason.MISSING_PARAMETER, str(missing)) from None
-        except TooMany as error:
-            reason = Reason.TOO_MANY_TAGS if str(error) == "msgTag" else Reason.BATCH_SIZE
-            raise Refusal(reason, f"{error} has more than 16 entries") from None
-        except Malformed as error:
-            raise Refusal(Reason.UNREADABLE_REQUEST, str(error)) from None
-        request = _Request(self._gateway, connection, envelope, key, hand_over, values)
+        request = _Request(self._gateway, connection, envelope, key, hand_over, read_values(envelope))
         return await self._handlers[envelope.cmd](request)
 
     # ------------------------------------------------------------------ the commands
@@ -194,6 +182,26 @@ class Dispatch:
         return result, text, encode_bytes(DECIDE_REPLY.encode(content), commands.DECIDE_BODY)
 
 
+def read_values(envelope: Envelope) -> Values:
+    """Return the values of a request, by the names of API 2.0's parameters.
+
+    Raises:
+        Refusal: the command is unknown, or its body is malformed or incomplete.
+    """
+    command = COMMANDS.get(envelope.cmd)
+    if command is None:
+        raise Refusal(Reason.ACTION_UNKNOWN, f"the command {envelope.cmd}")
+    try:
+        return read_body(envelope, command)
+    except Missing as missing:
+        raise Refusal(Reason.MISSING_PARAMETER, str(missing)) from None
+    except TooMany as error:
+        reason = Reason.TOO_MANY_TAGS if str(error) == "msgTag" else Reason.BATCH_SIZE
+        raise Refusal(reason, f"{error} has more than 16 entries") from None
+    except Malformed as error:
+        raise Refusal(Reason.UNREADABLE_REQUEST, str(error)) from None
+
+
 def first_query_seconds(interval: int) -> float | None:
     """Return the time to the first check of a half message in seconds; None = the queue's own.
 
@@ -238,7 +246,7 @@ def _result_of_decisions(refusals: list[Refusal], count: int) -> tuple[int, str]
 _HAS_DECISION: Final = frozenset({Reason.DECISION_CONFLICT, Reason.MESSAGE_ID_INVALID})
 """Reasons of a refused decision about a message that the broker asks no more for."""
 _DECISIONS: Final = {commands.COMMIT: "CommitHalfMessage", commands.ROLL_BACK: "RollbackHalfMessage"}
-_OPERATIONS: Final[Mapping[str, tuple[Operation, TypedReader]]] = {
+ROWS: Final[Mapping[str, tuple[Operation, TypedReader]]] = {
     name: (OPERATIONS[name], TypedReader(OPERATIONS[name].request_type))
     for name in (
         "SendMessage",
@@ -255,3 +263,4 @@ _OPERATIONS: Final[Mapping[str, tuple[Operation, TypedReader]]] = {
         "RollbackHalfMessage",
     )
 }
+"""The operations of this door with the readers of their requests, by the names of the operations."""
