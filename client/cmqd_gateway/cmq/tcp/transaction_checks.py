@@ -33,6 +33,8 @@ CHECK_SECONDS: Final = 600.0
 MAX_CHECKS: Final = 50_000
 """Messages with a remembered check in the gateway. The oldest of a queue is forgotten first; its next check may go to a
 connection that was asked before."""
+MAX_TRIES: Final = 32
+"""Connections that do not read which a check passes over; its next check begins behind them."""
 
 
 class Connection(Protocol):
@@ -75,8 +77,8 @@ class _Check:
         self.current: Connection | None = None
         """The connection of which the answer is expected; None = none could be asked."""
         self.asked: set[int] = set()
-        """Numbers of the log-ins that were asked, emptied when all were. Numbers, because an ended connection must not
-        stay in memory."""
+        """Numbers of the log-ins that were asked or passed over, emptied when all were. Numbers, because an ended
+        connection must not stay in memory."""
 
 
 class _Queue:
@@ -300,16 +302,22 @@ class TransactionChecks:
             self._give_up(queue, number, check)
 
     def _ask_next(self, queue: _Queue, number: int, check: _Check) -> None:
+        tries = MAX_TRIES
         for _ in range(2):
             for connection in queue.checkers():
                 log_in = self._log_ins[connection]
-                if log_in.number not in check.asked and connection.ask(queue.name, number):
-                    check.asked.add(log_in.number)
+                if log_in.number in check.asked:
+                    continue
+                if not tries:
+                    return
+                tries -= 1
+                check.asked.add(log_in.number)
+                if connection.ask(queue.name, number):
                     check.current = connection
                     log_in.open_checks[queue.name, number] = check
                     self.asked += 1
                     return
-            # All were asked, or cannot be asked now: the turn begins anew.
+            # All were asked, or could not be asked: the turn begins anew.
             check.asked.clear()
 
 

@@ -101,6 +101,21 @@ def test_a_connection_that_cannot_be_asked_now_is_left_out(rig: ChecksRig) -> No
     assert second.asked == [("tx", 7)]
 
 
+def test_a_check_passes_over_so_many_connections_and_the_next_one_begins_behind_them(
+    rig: ChecksRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_checks, "MAX_TRIES", 2)
+    reader = rig.producer("reader")
+    for name in "abc":
+        rig.producer(name).is_slow = True
+
+    rig.check()
+    assert rig.counts == (0, 0, 0)
+    rig.check()
+
+    assert reader.asked == [("tx", 7)]
+
+
 def test_the_checks_of_a_connection_that_ends_go_to_the_next_one_at_once(rig: ChecksRig) -> None:
     first, second, third = (rig.producer(name) for name in "abc")
     rig.check(1)
