@@ -35,7 +35,7 @@ from cmqd_gateway.cmq.api3.tc3_signature import (
 from cmqd_gateway.cmq.known_keys import check_enabled, known_key
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.request_bodies import BodyRefused
-from cmqd_gateway.http.turns import THREAD_BYTES, in_turns
+from cmqd_gateway.http.turns import THREAD_BYTES, at_once, in_turns
 
 VERSION: Final = "2020-02-17"
 VALID_SECONDS: Final = 300
@@ -49,6 +49,7 @@ COMMON_PARAMETERS: Final = frozenset(
     }
 )
 """Parameters of the older form that belong to no action."""
+_SINGLE: Final = frozenset({"authorization", *REQUIRED_HEADERS})
 _TIMESTAMP = re.compile(r"[0-9]{1,11}")
 _SHOWN: Final = 80
 
@@ -79,9 +80,11 @@ def head_of(request: web.Request) -> Head | None:
     Raises:
         Fault: a header is given twice.
     """
-    if _header(request, "Authorization") is None:
+    headers = request.headers
+    if "Authorization" not in headers:
         return None
-    return Head(_header(request, ACTION_HEADER) or "", _header(request, "X-TC-Version") or "")
+    _check_headers(request)
+    return Head(headers.get(ACTION_HEADER, ""), headers.get("X-TC-Version", ""))
 
 
 async def read_form(gateway: Gateway, request: web.Request) -> Form:
@@ -103,7 +106,7 @@ async def read_tc3(gateway: Gateway, request: web.Request) -> Request:
         Fault: the request is malformed, too old, or its signature is wrong.
         Refusal: the key is unknown or disabled.
     """
-    if _header(request, "X-TC-Token"):
+    if request.headers.get("X-TC-Token"):
         raise no_temporary_keys("X-TC-Token")
     authorization = _authorization(gateway, request)
     query = request.rel_url.raw_query_string
@@ -116,14 +119,15 @@ async def read_tc3(gateway: Gateway, request: web.Request) -> Request:
         "" if is_post else query,
         _signed_headers(request, authorization),
         await _payload_hash(gateway, request, body),
-        _checked_timestamp(gateway, "X-TC-Timestamp", _header(request, "X-TC-Timestamp"), authorization),
+        _checked_timestamp(gateway, "X-TC-Timestamp", request.headers.get("X-TC-Timestamp"), authorization),
     )
     key = await known_key(gateway, authorization.secret_id, request.remote)
     if not is_signed(authorization, signed, key.secret_key, possible_hosts(gateway, request)):
         raise Fault(Code.SIGNATURE_FAILURE, "the signature is wrong")
     check_enabled(key)
     if is_post:
-        return Request(key, await in_turns(json_steps(body)))
+        steps = json_steps(body)
+        return Request(key, at_once(steps) if len(body) < THREAD_BYTES else await in_turns(steps))
     form = await in_turns(form_steps(query.encode()))
     if SIGNATURE in form:
         raise _two_signatures()
@@ -202,15 +206,23 @@ async def _read_body(gateway: Gateway, request: web.Request) -> bytes:
         raise Fault(code, str(refused)) from None
 
 
-def _header(request: web.Request, name: str) -> str | None:
-    values = request.headers.getall(name, ())
-    if len(values) > 1:
-        raise Fault(Code.INVALID_PARAMETER, f"the header {name[:_SHOWN]} is given twice")
-    return values[0] if values else None
+def _check_headers(request: web.Request) -> None:
+    """Check that no header of this API is given twice; a proxy may repeat others.
+
+    Raises:
+        Fault: a header is given twice.
+    """
+    headers = request.headers
+    names = set(map(str.lower, headers))
+    if len(names) == len(headers):
+        return
+    for name in names:
+        if (name.startswith("x-tc-") or name in _SINGLE) and len(headers.getall(name)) > 1:
+            raise Fault(Code.INVALID_PARAMETER, f"the header {name[:_SHOWN]} is given twice")
 
 
 def _authorization(gateway: Gateway, request: web.Request) -> Authorization:
-    authorization = read_authorization(_header(request, "Authorization") or "")
+    authorization = read_authorization(request.headers["Authorization"])
     if authorization is None:
         raise Fault(
             Code.SIGNATURE_FAILURE,
@@ -258,15 +270,16 @@ def _two_signatures() -> Fault:
 def _signed_headers(request: web.Request, authorization: Authorization) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name in authorization.header_names:
-        value = _header(request, name) if name else None
-        if value is None:
-            raise Fault(Code.SIGNATURE_FAILURE, f"the signed header {name[:_SHOWN]!r} is missing in the request")
-        headers[name] = value
+        values = request.headers.getall(name, ())
+        if len(values) != 1:
+            text = "is missing in the request" if not values else "is given twice"
+            raise Fault(Code.SIGNATURE_FAILURE, f"the signed header {name[:_SHOWN]!r} {text}")
+        headers[name] = values[0]
     return headers
 
 
 async def _payload_hash(gateway: Gateway, request: web.Request, body: bytes) -> str:
-    if _header(request, "X-TC-Content-SHA256") == UNSIGNED_PAYLOAD:
+    if request.headers.get("X-TC-Content-SHA256") == UNSIGNED_PAYLOAD:
         if not request.secure:
             raise Fault(Code.SIGNATURE_FAILURE, f"{UNSIGNED_PAYLOAD} is accepted over HTTPS alone")
         return payload_hash(UNSIGNED_PAYLOAD.encode())

@@ -18,8 +18,7 @@ The service of the scope is the text of the client. It is signed, and names noth
 
 import hashlib
 import hmac
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
@@ -29,10 +28,7 @@ import msgspec
 ALGORITHM: Final = "TC3-HMAC-SHA256"
 UNSIGNED_PAYLOAD: Final = "UNSIGNED-PAYLOAD"
 REQUIRED_HEADERS: Final = ("content-type", "host")
-_AUTHORIZATION = re.compile(
-    rf"{ALGORITHM} +Credential=(?P<secret_id>[^,]*)/(?P<date>[^/,]*)/(?P<service>[^/,]*)/tc3_request"
-    r" *, *SignedHeaders=(?P<headers>[^, ]*) *, *Signature=(?P<signature>[^, ]*) *"
-)
+_PARTS: Final = ("Credential", "SignedHeaders", "Signature")
 
 
 class Authorization(msgspec.Struct, frozen=True):
@@ -44,11 +40,8 @@ class Authorization(msgspec.Struct, frozen=True):
     signed_headers: str
     """Names in lower case, with ``;`` in between, as in the request: this text is signed."""
     signature: str
-
-    @property
-    def header_names(self) -> list[str]:
-        """The names of the signed headers, in the order of the signed text."""
-        return self.signed_headers.split(";")
+    header_names: Sequence[str]
+    """The names of the signed headers, in the order of the signed text."""
 
 
 class SignedRequest(msgspec.Struct, frozen=True):
@@ -65,10 +58,21 @@ class SignedRequest(msgspec.Struct, frozen=True):
 
 def read_authorization(header: str) -> Authorization | None:
     """Return the parts of a header ``Authorization``; None if the header has another form."""
-    match = _AUTHORIZATION.fullmatch(header)
-    if match is None:
+    algorithm, _, rest = header.partition(" ")
+    parts = rest.split(",")
+    if algorithm != ALGORITHM or len(parts) != len(_PARTS):
         return None
-    return Authorization(match["secret_id"], match["date"], match["service"], match["headers"], match["signature"])
+    values: list[str] = []
+    for name, part in zip(_PARTS, parts, strict=True):
+        found, equals, value = part.strip(" ").partition("=")
+        if found != name or not equals:
+            return None
+        values.append(value)
+    # The id of a key may have slashes.
+    scope = values[0].rsplit("/", 3)
+    if len(scope) != 4 or scope[3] != "tc3_request":
+        return None
+    return Authorization(scope[0], scope[1], scope[2], values[1], values[2], values[1].split(";"))
 
 
 def payload_hash(payload: bytes) -> str:
@@ -126,12 +130,9 @@ def _signing_key(secret_key: str, date: str, service: str) -> bytes:
 
 
 def _canonical(authorization: Authorization, request: SignedRequest, values: Iterable[str]) -> bytes:
-    headers = "".join(
-        f"{name}:{value.strip()}\n" for name, value in zip(authorization.header_names, values, strict=True)
-    )
-    return _bytes(
-        f"{request.method}\n/\n{request.query}\n{headers}\n{authorization.signed_headers}\n{request.payload_hash}"
-    )
+    headers = [f"{name}:{value}" for name, value in zip(authorization.header_names, values, strict=True)]
+    lines = [request.method, "/", request.query, *headers, "", authorization.signed_headers, request.payload_hash]
+    return _bytes("\n".join(lines))
 
 
 def _bytes(text: str) -> bytes:

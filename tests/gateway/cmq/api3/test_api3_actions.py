@@ -23,6 +23,7 @@ async def empty(rig: GatewayRig) -> GatewayRig:
     return rig
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("method", ["POST", "GET"])
 async def test_all_actions_answer_like_api_2_0(empty: GatewayRig, method: str):
     api3 = Api3Calls(empty)
@@ -35,6 +36,7 @@ async def test_all_actions_answer_like_api_2_0(empty: GatewayRig, method: str):
     await Scenario(empty, call).run()
 
 
+@pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_each_refusal_has_its_code_and_the_names_of_api_3_0(rig: GatewayRig):
     await stage(rig)
     api3 = Api3Calls(rig)

@@ -186,7 +186,7 @@ async def test_a_signed_header_that_is_absent_or_given_twice_is_refused(api3: Ap
     writer.write(f"POST / HTTP/1.1\r\n{head}X-TC-Action: DeleteCmqQueue\r\nContent-Length: 0\r\n\r\n".encode())
     twice = await reader.readuntil(b"}}")
     writer.close()
-    assert b'"Code":"InvalidParameter","Message":"the header X-TC-Action is given twice"' in twice
+    assert b'"Code":"InvalidParameter","Message":"the header x-tc-action is given twice"' in twice
 
 
 async def test_many_signed_headers_are_refused(api3: Api3Calls):

@@ -31,7 +31,7 @@ def expected(text: str, *, date: str = "2019-02-25", service: str = "cvm", secre
 
 
 def authorization(signature: str, signed: str = "content-type;host", date: str = "2019-02-25") -> Authorization:
-    return Authorization("AKID", date, "cvm", signed, signature)
+    return Authorization("AKID", date, "cvm", signed, signature, signed.split(";"))
 
 
 def request(method: str = "POST", query: str = "", payload: bytes = BODY) -> SignedRequest:
@@ -105,7 +105,9 @@ def test_another_secret_host_date_or_signature_is_wrong():
     ],
 )
 def test_blanks_of_the_header_vary(header: str):
-    assert read_authorization(header) == Authorization("AKID", "2019-02-25", "cvm", "content-type;host", "ab")
+    assert read_authorization(header) == Authorization(
+        "AKID", "2019-02-25", "cvm", "content-type;host", "ab", ["content-type", "host"]
+    )
 
 
 def test_the_id_of_a_key_may_have_slashes():
@@ -113,7 +115,7 @@ def test_the_id_of_a_key_may_have_slashes():
         "TC3-HMAC-SHA256 Credential=a/b/2019-02-25/x/tc3_request, SignedHeaders=host, Signature="
     )
 
-    assert found == Authorization("a/b", "2019-02-25", "x", "host", "")
+    assert found == Authorization("a/b", "2019-02-25", "x", "host", "", ["host"])
 
 
 @each_case(

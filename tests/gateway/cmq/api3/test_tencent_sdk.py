@@ -73,15 +73,12 @@ async def test_all_actions_answer_like_api_2_0(signature: str, method: str):
 
 
 @on_one_loop
-@pytest.mark.parametrize("signature", SIGNATURES)
-async def test_the_sdk_raises_each_error(signature: str):
+async def test_the_sdk_raises_each_error():
     async with GatewayRig() as rig:
         await stage(rig)
-        sdk = Sdk(rig, signature=signature, method="POST")
+        sdk = Sdk(rig, signature=SIGNATURES[0], method="POST")
         wrong: list[object] = []
         for refusal in REFUSED:
-            if refusal.is_of_json and signature != SIGNATURES[0]:
-                continue
             fault = await sdk.fault(refusal.action, refusal.parameters)
             if not refusal.matches(fault):
                 wrong.append((refusal, fault))
