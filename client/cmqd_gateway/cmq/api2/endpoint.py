@@ -63,15 +63,6 @@ class Endpoint:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Handle a request; cancelled when its connection is lost."""
-        try:
-            return await self._answered(request)
-        except _WithVersion as request_of_api3:
-            form = request_of_api3.form
-        return await self._with_version(request, form)
-
-    # ------------------------------------------------------------------ inside
-
-    async def _answered(self, request: web.Request) -> web.StreamResponse:
         request_id = next(self._request_ids)
         with self._gateway.hand_over() as hand_over:
             try:
@@ -80,8 +71,8 @@ class Endpoint:
                 if refusal.reason in WRONG_KEY:
                     await self._gateway.pause_refusal(request, refusal)
                 return _response(request_id, refusal.code, refusal.message, refusal.fields)
-            except _WithVersion:
-                raise
+            except _WithVersion as request_of_api3:
+                form = request_of_api3.form
             except Exception as bug:
                 _log.error(
                     "request_failed",
@@ -92,9 +83,13 @@ class Endpoint:
                 )
                 refusal = Refusal(Reason.INTERNAL_ERROR, "the gateway failed at this request; its log has the reason")
                 return _response(request_id, refusal.code, refusal.message, {})
-            if hand_over.has_messages:
-                await hand_over.write(request, response)
-            return response
+            else:
+                if hand_over.has_messages:
+                    await hand_over.write(request, response)
+                return response
+        return await self._with_version(request, form)
+
+    # ------------------------------------------------------------------ inside
 
     async def _run(self, request: web.Request, hand_over: HandOver) -> Fields:
         form = await self._form(request)
@@ -104,17 +99,17 @@ class Endpoint:
         key = await self._authenticated(request, form)
         repeats = RequestRepeats(key, form, self._deletes, self._gateway.connections.client)
         read = partial(chosen.reader.read, form)
-        cmq_tcp = self._gateway.cmq_tcp
-        addresses = partial(
-            route_addresses,
-            self._gateway.settings,
-            None if cmq_tcp is None else cmq_tcp.address[1],
-            request.headers.get("Host", ""),
-        )
+        addresses = partial(self._addresses, request)
         answer = await perform(
             self._gateway, key, chosen.operation, read, hand_over, repeats=repeats, addresses=addresses
         )
         return chosen.encode(answer)
+
+    def _addresses(self, request: web.Request) -> Sequence[str]:
+        """Return the addresses of CMQ's TCP protocol for the client of a request."""
+        cmq_tcp = self._gateway.cmq_tcp
+        port = None if cmq_tcp is None else cmq_tcp.address[1]
+        return route_addresses(self._gateway.settings, port, request.headers.get("Host", ""))
 
     async def _form(self, request: web.Request) -> Form:
         if request.method not in ("GET", "POST"):
