@@ -25,7 +25,7 @@ def parse(command: str) -> Options:
         "fanout --subscribers 10 --body 256 --seconds 10 --json",
         "fanout --batch 1 --connections 64 --subscribers 0 --unmatched --json",
         "push --endpoints 20 --json",
-        "gateway --connections 64 --moto /usr/bin/python3 --json",
+        "gateway --connections 64 --json",
     ],
 )
 def test_the_commands_that_others_rely_on_are_understood(command: str):

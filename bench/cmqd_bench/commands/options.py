@@ -64,9 +64,6 @@ class Options(Durable):
     flood: float = option(
         decimal(0, 3600), "seconds of a flood by strangers, with the gateway's memory each second", 40.0
     )
-    moto: str | None = option(
-        str, "compare with moto's SQS server, of this interpreter", shown="no comparison", metavar="PYTHON"
-    )
     rounds: int | None = option(
         whole(1, 100),
         "rounds, each on a fresh server: best CPU, median latency",
@@ -151,8 +148,8 @@ SCENARIOS: Mapping[str, Scenario] = {
         {"batch": 1, "connections": 64},
     ),
     "gateway": Scenario(
-        "send, receive and delete over HTTP: one gateway, two, and moto's SQS server; the native cycle beside them",
-        ("connections", "idle", "seconds", "warm_up", "flood", "moto"),
+        "send, receive and delete over HTTP: one gateway and two; the native cycle beside them",
+        ("connections", "idle", "seconds", "warm_up", "flood"),
         # Turns of these seconds, see the scenario.
         {"batch": 1, "connections": 64, "seconds": 2.0, "warm_up": 0.5},
     ),

@@ -28,10 +28,6 @@ from cmqd_bench.http.servers import HttpServer
 from cmqd_bench.machine.children import child, standard_input
 
 PATH = "/v2/index.php"
-SQS_AUTHORIZATION = (
-    "AWS4-HMAC-SHA256 Credential=id/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, Signature=0"
-)
-"""moto reads the region from this header and checks no signature."""
 FLOOD_SECRET_ID_VARIABLE = "CMQD_BENCH_SECRET_ID"
 
 _nonces = itertools.count(1 << 40)
@@ -130,30 +126,6 @@ def json_requests(server: HttpServer, queue: str, secret_id: str, secret_key: st
         receive=lambda: receive,
         delete_handle=lambda handle: post("/delete", {"receipt_handle": handle}),
         handle_field=b'"receipt_handle":',
-    )
-
-
-def sqs_post(address: str, action: str, parameters: dict[str, Any]) -> bytes:
-    """Return a request in SQS' JSON protocol."""
-    content = json.dumps(parameters)
-    return (
-        f"POST / HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/x-amz-json-1.0\r\n"
-        f"Authorization: {SQS_AUTHORIZATION}\r\nX-Amz-Target: AmazonSQS.{action}\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n{content}"
-    ).encode()
-
-
-def sqs_requests(server: HttpServer, queue: str, body: int) -> Requests:
-    """Return the requests to moto's SQS server."""
-    address = f"{server.host}:{server.port}"
-    url = {"QueueUrl": f"http://{address}/123456789012/{queue}"}
-    send = sqs_post(address, "SendMessage", url | {"MessageBody": "x" * body})
-    receive = sqs_post(address, "ReceiveMessage", url | {"WaitTimeSeconds": 10})
-    return Requests(
-        send=lambda: send,
-        receive=lambda: receive,
-        delete_handle=lambda handle: sqs_post(address, "DeleteMessage", url | {"ReceiptHandle": handle}),
-        handle_field=b'"ReceiptHandle":',
     )
 
 

@@ -1,4 +1,4 @@
-"""HTTP servers as child processes for a measurement: gateways before a broker, and moto's SQS server for comparison."""
+"""Gateways before a broker, as child processes for a measurement."""
 
 import asyncio
 import json
@@ -7,19 +7,9 @@ import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 from cmqd_bench.machine.broker import Broker
-from cmqd_bench.machine.servers import Server, accepts, free_port
-
-MOTO = """
-import logging, sys
-from moto.server import main
-logging.getLogger("werkzeug").setLevel(logging.ERROR)
-main(["-H", "127.0.0.1", "-p", sys.argv[1]])
-"""
-"""A program that runs moto's server without its log line per request."""
+from cmqd_bench.machine.servers import Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +68,3 @@ async def gateways(
     finally:
         for process in processes:
             process.stop()
-
-
-@asynccontextmanager
-async def moto(python: str, folder: Path) -> AsyncGenerator[HttpServer]:
-    """Run moto's SQS server with an interpreter that has moto installed."""
-    port = free_port()
-    server = Server([python, "-c", MOTO, str(port)], folder / "moto.log")
-    try:
-        await asyncio.to_thread(server.wait_until, partial(accepts, port), "moto's server")
-        yield HttpServer("127.0.0.1", port, server.pids())
-    finally:
-        server.stop()

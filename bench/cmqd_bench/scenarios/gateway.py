@@ -1,8 +1,7 @@
-"""gateway: send, receive and delete over HTTP, with a gateway process, with two, and with moto's SQS server.
+"""gateway: send, receive and delete over HTTP, with a gateway process and with two.
 
 All servers run for the whole time, and the loads take ``TURNS`` turns, each turn in the opposite order: other programs
-and a slow moment of the disk then slow all loads alike. moto's server closes each connection after its answer, so each
-of its requests has a connection of its own; with kept-alive connections, moto answers fewer requests.
+and a slow moment of the disk then slow all loads alike.
 
 bench/README.md describes the phases that follow: idle connections, the native cycle beside gateways, and the flood.
 """
@@ -29,10 +28,8 @@ from cmqd_bench.http.load import (
     cycling,
     flooding,
     json_requests,
-    sqs_post,
-    sqs_requests,
 )
-from cmqd_bench.http.servers import HttpServer, gateways, moto
+from cmqd_bench.http.servers import HttpServer, gateways
 from cmqd_bench.load.session import CONNECTS_AT_ONCE, Session, running
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import need_files
@@ -227,13 +224,6 @@ async def _idle_tcp(options: Options, server: HttpServer, requests: TcpRequests)
     }
 
 
-def _times(costs: Mapping[str, Cost]) -> dict[str, float]:
-    """Return the requests/s of the gateways over moto's."""
-    rates = {name: cost.requests / cost.seconds for name, cost in costs.items()}
-    moto_rate = max(rates.pop("moto"), 0.1)
-    return {f"{name}_times_moto": round(rate / moto_rate, 1) for name, rate in rates.items()}
-
-
 async def run(options: Options, broker: Broker) -> Round:
     """Run a round: the phases of the module on one broker."""
     async with running(broker) as session:
@@ -263,18 +253,10 @@ async def run(options: Options, broker: Broker) -> Round:
                 f"{MAIN}_two_gateways": Load(servers, cmq),
                 "json_api_two_gateways": Load(servers, json),
             }
-            if options.moto is not None:
-                server = await stack.enter_async_context(moto(options.moto, broker.folder))
-                creator = HttpCaller(server.host, server.port)
-                moto_address = f"{server.host}:{server.port}"
-                await creator.exchange(sqs_post(moto_address, "CreateQueue", {"QueueName": QUEUE}))
-                creator.close()
-                loads["moto"] = Load([server], lambda server: sqs_requests(server, QUEUE, options.body))
             costs, latency = await _http(session, options, loads)
             http_rss = rss_kib(servers[0].pids)
         extra: dict[str, Any] = {
             "loads": {name: cost.figures() for name, cost in costs.items()},
-            **(_times(costs) if options.moto is not None else {}),
             "http_rss_mib": round(http_rss / 1024, 1),
         }
         async with gateways(broker, 1, own_key) as servers:
