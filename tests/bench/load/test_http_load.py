@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from cmqd_bench.http.caller import HttpCaller, HttpFailed
-from cmqd_bench.http.load import Counts, Requests, cmq_requests, cycling, json_requests, sqs_requests, text_after
+from cmqd_bench.http.load import Counts, Requests, cmq_requests, cycling, json_requests, text_after
 from cmqd_bench.http.servers import HttpServer
 from cmqd_gateway.cmq.api2.form import parse_form
 from cmqd_gateway.cmq.api2.signature import sign
@@ -44,7 +44,6 @@ def test_a_refusal_of_api_2_0_ends_the_load_but_not_an_empty_queue():
 
 def test_an_answer_without_messages_needs_no_delete():
     assert json_requests(SERVER, "orders", "id", "secret", 20).delete(b'{"messages":[]}') is None
-    assert sqs_requests(SERVER, "orders", 20).delete(b"{}") is None
 
 
 @pytest.mark.parametrize("answer", [b'{"a":1,"receiptHandle":"17"}', b'{"receiptHandle": "17", "b": "c"}'])
