@@ -63,7 +63,15 @@ class Api3Endpoint:
 
     async def handle_form(self, request: web.Request, form: Form) -> web.StreamResponse:
         """Handle a request of the older form, whose body is read."""
-        return await self._answered(request, lambda choice: self._run_form(choice, request, form))
+
+        async def run(choice: _Choice) -> Fields:
+            try:
+                return await self._run_form(choice, request, form)
+            finally:
+                # The callers hold the form during the pause of a wrong key, when its bytes no longer count.
+                form.clear()
+
+        return await self._answered(request, run)
 
     # ------------------------------------------------------------------ inside
 
@@ -95,7 +103,9 @@ class Api3Endpoint:
             answers[choice.name, OK] += 1
             return response
         except Fault as raised:
-            fault = raised
+            # Without the traceback: its frames hold the body, and this frame holds the fault. The two would wait for
+            # the garbage collector, outside the budget of bodies.
+            fault = raised.with_traceback(None)
         except Refusal as refusal:
             fault = to_fault(refusal)
         except Exception as bug:

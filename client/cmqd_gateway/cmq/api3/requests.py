@@ -114,14 +114,12 @@ async def read_tc3(gateway: Gateway, request: web.Request) -> Request:
     if is_post:
         _check_post(request, query)
     body = await _read_body(gateway, request) if is_post else b""
-    signed = SignedRequest(
-        request.method,
-        "" if is_post else query,
-        _signed_headers(request, authorization),
-        await _payload_hash(gateway, request, body),
-        _checked_timestamp(gateway, "X-TC-Timestamp", request.headers.get("X-TC-Timestamp"), authorization),
-    )
+    headers = _signed_headers(request, authorization)
+    timestamp = _checked_timestamp(gateway, "X-TC-Timestamp", request.headers.get("X-TC-Timestamp"), authorization)
+    # Before the hash: a body of an unknown key is not hashed.
     key = await known_key(gateway, authorization.secret_id, request.remote)
+    body_hash = await _payload_hash(gateway, request, body)
+    signed = SignedRequest(request.method, "" if is_post else query, headers, body_hash, timestamp)
     if not is_signed(authorization, signed, key.secret_key, possible_hosts(gateway, request)):
         raise Fault(Code.SIGNATURE_FAILURE, "the signature is wrong")
     check_enabled(key)
