@@ -160,10 +160,13 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------ for the checks
 
     def end(self, reason: str) -> None:
-        """End the connection at once, and count the reason; a connection that is closed stays as it is."""
-        if self.transport is not None and not self.transport.is_closing():
+        """End the connection at once, and count the reason unless the connection is closing already."""
+        if self.transport is None:
+            return
+        if not self.transport.is_closing():
             self._all.note_end(self, reason)
-            self.transport.abort()
+        # A closing connection ends too: it waits for a client that may never read the answers in front of the end.
+        self.transport.abort()
 
     def close(self) -> None:
         """End the connection behind the answers that are made."""

@@ -368,6 +368,21 @@ async def test_a_reader_that_does_not_read_ends_and_its_messages_come_back(
     del stuck
 
 
+async def test_a_closing_connection_waits_no_longer_for_its_reader(rig: GatewayRig, connections: Connections) -> None:
+    rig.clock.hold()
+    await store_large(rig, 40)
+    await stuck_program(rig, connections)
+    (connection,) = connections
+
+    # As after a second log-in with another key.
+    connection.close()
+    rig.clock.advance(rig.settings.slow_client_seconds)
+    connections.check()
+
+    await eventually(lambda: not len(connections))
+    await eventually(lambda: not connection.requests)
+
+
 async def test_a_reader_that_does_not_read_has_no_more_requests_served_until_it_reads(
     rig: GatewayRig, connections: Connections, program: TcpProgram
 ) -> None:
