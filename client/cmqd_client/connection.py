@@ -21,6 +21,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TypeAlias, cast
 
 import msgspec
@@ -69,6 +70,9 @@ REQUEST_TIMEOUT = 3.0
 
 CLOSE_TIMEOUT = 1.0
 """Seconds that closing waits for outstanding replies: a few round trips."""
+
+WRITERS_AT_ONCE = 64
+"""Waiting writers that write before others have a turn: fewer would leave the socket idle, all would hold the loop."""
 
 _WRITELINES_PAUSES = sys.version_info < (3, 12)
 """True if ``writelines`` of asyncio's sockets calls ``pause_writing``: not in 3.12 and 3.13. Later versions are treated
@@ -157,8 +161,9 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._left = ""
         """Why the client has left the server; empty = it has not."""
-        self._writable: asyncio.Future[None] | None = None
-        """Future of the waiting writers: resolved when the socket accepts output again; None = no writer waits."""
+        self._writers: dict[asyncio.Future[None], None] = {}
+        """Futures of the waiting writers, the longest wait first. With one future for all, each cancelled writer
+        would be searched among the others: half a minute for 80,000 writers."""
         self._reads = self._writes = self._handed_back = 0
         self.write_paused: bool = False
         """The socket accepts no more output for now; see :meth:`wait_writable`."""
@@ -390,15 +395,20 @@ class Connection(asyncio.Protocol):
         Raises:
             ServerUnreachable: not within ``timeout`` seconds.
         """
-        if not self.write_paused:
-            return
-        if self._writable is None:
-            self._writable = self._loop.create_future()
-        await asyncio.wait({self._writable}, timeout=timeout)
-        if self.write_paused:
-            raise ServerUnreachable(
-                f"the server has read nothing for {shown_seconds(timeout)}", connection_id=self.connection_id
-            )
+        deadline = self._loop.time() + timeout
+        # A writer may fill the buffer again before the others have their turn.
+        while self.write_paused:
+            writer = self._loop.create_future()
+            self._writers[writer] = None
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await writer
+            except TimeoutError:
+                raise ServerUnreachable(
+                    f"the server has read nothing for {shown_seconds(timeout)}", connection_id=self.connection_id
+                ) from None
+            finally:
+                self._writers.pop(writer, None)
 
     @property
     def is_closed(self) -> bool:
@@ -458,9 +468,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Handle the asyncio event: the send buffer has room again."""
         self.write_paused = False
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
+        self._wake_writers()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the asyncio event: either side closed the socket."""
@@ -494,6 +502,17 @@ class Connection(asyncio.Protocol):
         self.resume_writing()
 
     # ------------------------------------------------------------------ inside
+
+    def _wake_writers(self) -> None:
+        """Let some waiting writers write, and the next ones behind their write, until the buffer is full again."""
+        if self.write_paused:
+            return
+        for writer in list(islice(self._writers, WRITERS_AT_ONCE)):
+            del self._writers[writer]
+            if not writer.done():
+                writer.set_result(None)
+        if self._writers:
+            self._loop.call_soon(self._wake_writers)
 
     def _changed(self, event: Opened | ConnectionEnded) -> None:
         """Handle the end of the handshake, or of the connection."""

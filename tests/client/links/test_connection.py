@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cmqd_client import Client, connect
-from cmqd_client.connection import Connection
+from cmqd_client.connection import WRITERS_AT_ONCE, Connection
 from cmqd_client.errors import (
     ClientClosed,
     ConnectionLost,
@@ -346,6 +346,29 @@ async def test_a_send_waits_while_the_socket_takes_no_more(server: LocalServer) 
 def _paused(client: Client) -> bool:
     connection = client._channel._pick()  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
     return connection is not None and connection.write_paused
+
+
+async def test_writers_that_wait_have_their_turns_until_the_socket_is_full_again(server: LocalServer) -> None:
+    connection = await Connection.open(server.url)
+    connection.pause_writing()
+    count = 3 * WRITERS_AT_ONCE
+    writers = [asyncio.create_task(connection.wait_writable(300)) for _ in range(count)]
+    await asyncio.sleep(0)
+    writers[0].cancel()
+
+    connection.resume_writing()
+    # The write of the first writers fills the buffer.
+    connection.pause_writing()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+    assert [writer for writer in writers if writer.done()] == writers[:1]
+    assert writers[0].cancelled()
+    connection.resume_writing()
+    await asyncio.sleep(0)
+    assert sum(writer.done() for writer in writers) <= count // 2
+    await asyncio.gather(*writers[1:])
+    await connection.close()
 
 
 async def test_an_answer_that_arrived_while_the_loop_stood_still_counts() -> None:
