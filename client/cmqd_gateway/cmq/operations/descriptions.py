@@ -6,12 +6,13 @@ pipelined: one way there and back for a page, and one for the attributes.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated, Final, Generic, TypeVar
 
 import msgspec
 
 from cmqd_client import Client, QueueInfo, SubscriptionInfo, TopicInfo
-from cmqd_client.errors import QueueNotFound, SubscriptionNotFound, TopicNotFound
+from cmqd_client.errors import PermissionDenied, QueueNotFound, SubscriptionNotFound, TopicNotFound
 from cmqd_gateway.cmq.operation import Call, operation
 from cmqd_gateway.cmq.operations.listing import ListRequest
 from cmqd_gateway.cmq.operations.queues import QueueRequest
@@ -26,7 +27,6 @@ T = TypeVar("T")
 
 MAX_NAMES: Final = 100
 MAX_PAGE: Final = 50
-_IDS_AT_ONCE: Final = 1_000
 
 
 class DescriptionRequest(ListRequest, frozen=True):
@@ -49,7 +49,7 @@ class DescribedQueue(msgspec.Struct, frozen=True):
 
     info: QueueInfo
     sources: Sequence[tuple[int | None, str]]
-    """Id and name; without an id, a queue that this key cannot list."""
+    """Id and name; without an id, a queue that this key cannot read."""
 
 
 async def describe_queue(call: Call, request: QueueRequest) -> DescribedQueue:
@@ -144,16 +144,19 @@ async def _existing(described: Iterable[Awaitable[T | None]]) -> list[T]:
 
 
 async def _with_sources(client: Client, infos: Sequence[QueueInfo]) -> list[DescribedQueue]:
-    """Return queues with the ids of their sources of dead letters, whose names alone the broker reports."""
+    """Return queues with the ids of their sources of dead letters, whose names alone the broker reports.
+
+    A queue has at most six sources, and an account many queues: the sources are asked for, and not searched for.
+    """
+    ids = {info.name: info.id for info in infos}
+
+    async def add_id(name: str) -> None:
+        # Without an id: the source was deleted meanwhile, or no pattern of this key matches its name.
+        with suppress(QueueNotFound, PermissionDenied):
+            ids[name] = (await client.queue(name).attributes()).id
+
     names = {name for info in infos for name in info.dead_letter_sources}
-    ids: dict[str, int] = {}
-    offset = 0
-    while names - ids.keys():
-        page = await client.queues(offset=offset, limit=_IDS_AT_ONCE)
-        ids |= {name: number for number, name in zip(page.ids, page.names, strict=True) if name in names}
-        offset += len(page.names)
-        if not page.names or offset >= page.total:
-            break
+    await asyncio.gather(*map(add_id, names - ids.keys()))
     return [DescribedQueue(info, [(ids.get(name), name) for name in info.dead_letter_sources]) for info in infos]
 
 

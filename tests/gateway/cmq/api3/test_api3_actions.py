@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cmqd_client import Client
 from cmqd_gateway.cmq.api3.faults import Code
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
@@ -95,6 +96,25 @@ async def test_a_key_without_a_role_is_refused(rig: GatewayRig):
         fault = await api3.fault(action, **parameters)
         assert (fault.code, "(10461)" in fault.message) == ("UnauthorizedOperation", True)
     assert await rig.server.bodies("orders") == []
+
+
+async def test_the_sources_of_a_dead_letter_queue_have_ids_and_no_list_is_searched(
+    rig: GatewayRig, monkeypatch: pytest.MonkeyPatch
+):
+    def search(*_: object, **__: object) -> None:
+        pytest.fail("an account may have 100,000 queues")
+
+    made = await rig.server.admin.accounts.create_key(roles=["read"], names=["orders*"])
+    api3, limited = Api3Calls(rig), Api3Calls(rig, key=rig.add_key(made.secret_id, made.secret_key or ""))
+    policy = {"DeadLetterQueueName": "orders", "MaxReceiveCount": 3}
+    ids = {name: (await api3.ok("CreateCmqQueue", QueueName=name, **policy))["QueueId"] for name in ("a", "orders-b")}
+    monkeypatch.setattr(Client, "queues", search)
+
+    async def sources(calls: Api3Calls) -> Any:
+        return (await calls.ok("DescribeCmqQueueDetail", QueueName="orders"))["QueueDescribe"]["DeadLetterSource"]
+
+    assert await sources(api3) == [{"QueueId": number, "QueueName": name} for name, number in ids.items()]
+    assert await sources(limited) == [{"QueueId": ids["orders-b"], "QueueName": "orders-b"}]
 
 
 OF_THE_BROKER: list[tuple[str, type[Any], ErrorCode, str, Mapping[str, Any]]] = [
