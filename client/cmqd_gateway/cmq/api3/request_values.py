@@ -36,13 +36,7 @@ def json_steps(raw: bytes) -> Generator[None, None, dict[str, Any]]:
     Raises:
         Fault: the body is not JSON or no object, has a name twice, or has too many values.
     """
-    without_escapes = raw
-    if b"\\" in raw:
-        # Without escaped backslashes each backslash before a quote escapes it, so the quotes that stay bound strings.
-        without_escapes = raw.replace(b"\\\\", b"")
-        if len(raw) > _LARGE:
-            yield
-        without_escapes = without_escapes.replace(b'\\"', b"")
+    without_escapes = (yield from _without_escapes(raw)) if b"\\" in raw else raw
     if len(raw) > _LARGE:
         yield
     if without_escapes.count(b'"') > 2 * MAX_STRINGS:
@@ -68,6 +62,27 @@ def json_steps(raw: bytes) -> Generator[None, None, dict[str, Any]]:
     if structure.count(b":") != _names_in(parameters, MAX_DEPTH):
         raise Fault(Code.INVALID_PARAMETER, "a name stands twice in an object of the request")
     return parameters
+
+
+def _without_escapes(raw: bytes) -> Generator[None, None, bytes]:
+    """Return a body without escaped backslashes and escaped quotes: each quote that stays bounds a string.
+
+    The body is read in slices, with a yield behind each.
+    """
+    kept: list[bytes] = []
+    start = 0
+    while start < len(raw):
+        piece = raw[start : start + _LARGE]
+        backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        if backslashes % 2 and len(piece) == _LARGE:
+            # The last backslash belongs to the next character.
+            piece = piece[:-1]
+        start += len(piece)
+        # Without escaped backslashes each backslash before a quote escapes it.
+        kept.append(piece.replace(b"\\\\", b"").replace(b'\\"', b""))
+        if start < len(raw):
+            yield
+    return b"".join(kept)
 
 
 def _names_in(value: dict[str, Any] | list[Any], depth: int) -> int:
