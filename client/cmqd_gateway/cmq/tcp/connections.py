@@ -80,6 +80,7 @@ class Connections:
         """The connections that have logged in."""
         self._changed: set[str] = set()
         """Keys that changed, and are to be asked for."""
+        self._key_changes = 0
         self._ends = SparseWarning("cmq_tcp_connection_ended", gateway.now)
         self._confirming: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
@@ -130,6 +131,7 @@ class Connections:
 
     def key_changed(self, secret_id: str | None) -> None:
         """Ask for a key again, and end its connections if they logged in with another secret; None = all keys."""
+        self._key_changes += 1
         self._changed |= self._by_key.keys() if secret_id is None else {secret_id} & self._by_key.keys()
         self._confirm_keys()
 
@@ -236,7 +238,12 @@ class Connections:
         except Malformed as error:
             raise Refusal(Reason.UNREADABLE_REQUEST, str(error)) from None
         check_client_id(request["clientId"])
-        key = await known_key(self.gateway, request["secretId"], remote)
+        while True:
+            changes = self._key_changes
+            key = await known_key(self.gateway, request["secretId"], remote)
+            if changes == self._key_changes:
+                break
+            # The answer may be of before the change, and no later change would end the connection.
         check_signature(request, key)
         check_enabled(key)
         return key, request["clientId"]

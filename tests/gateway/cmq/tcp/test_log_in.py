@@ -1,5 +1,6 @@
 """The log-in of CMQ's TCP protocol, and the end of connections whose key changes."""
 
+import asyncio
 import base64
 from typing import Any
 
@@ -219,6 +220,28 @@ async def test_a_changed_key_ends_its_connections_and_no_other(
         await of_worker.ended()
         assert connections.ended["key changed"] == 1
         await program.ok(commands.SEND, queueName="orders", msgBody=b"x")
+
+
+async def test_a_key_that_changes_during_its_log_in_is_asked_for_again(
+    rig: GatewayRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = await worker(rig)
+
+    async def fetch(secret_id: str) -> KeySecret | None:
+        rig.table.questions.append(secret_id)
+        answer = rig.table.keys.get(secret_id)
+        await rig.table.answers.wait()
+        return answer
+
+    monkeypatch.setattr(rig.table, "fetch", fetch)
+    rig.table.answers.clear()
+    async with TcpProgram(rig) as of_worker:
+        log_in = asyncio.create_task(of_worker.log_in(key))
+        await eventually(lambda: key.secret_id in rig.table.questions)
+        await change(rig, KeySecret(key.secret_id, key.secret_key, enabled=False), key.secret_id)
+        rig.table.answers.set()
+
+        assert "(10080)" in (await log_in).error
 
 
 async def test_a_key_that_is_reported_without_a_change_keeps_its_connections(
