@@ -10,7 +10,7 @@ import pytest
 
 from cmqd_gateway.cmq.tcp import commands
 from cmqd_gateway.cmq.tcp.commands import HEADER, SEND_REQUEST
-from cmqd_gateway.cmq.tcp.connection import FRAMES_AT_ONCE, LOG_IN_BYTES, LOG_IN_SECONDS
+from cmqd_gateway.cmq.tcp.connection import BYTES_AT_ONCE, FRAMES_AT_ONCE, LOG_IN_BYTES, LOG_IN_SECONDS
 from cmqd_gateway.cmq.tcp.connections import Connections
 from cmqd_gateway.cmq.tcp.frames import HEAD_BYTES, to_frame
 from cmqd_gateway.cmq.tcp.proto2 import encode_bytes
@@ -266,6 +266,14 @@ async def test_many_frames_in_a_read_are_all_answered(rig: GatewayRig, program: 
     replies = {(await program.next()).seqno for _ in range(count)}
 
     assert replies == set(range(1000, 1000 + count))
+
+
+async def test_large_frames_in_a_read_have_several_turns(connections: Connections, program: TcpProgram) -> None:
+    (connection,) = connections
+    connection.data_received(b"".join(send_frame(number, bytes(BYTES_AT_ONCE // 2)) for number in range(1000, 1010)))
+
+    assert len(connection.requests) == 2
+    assert {(await program.next()).seqno for _ in range(10)} == set(range(1000, 1010))
 
 
 # ---------------------------------------------------------------------- memory
