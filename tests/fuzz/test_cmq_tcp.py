@@ -213,7 +213,9 @@ async def test_a_gateway_answers_or_ends_and_loses_no_answered_message(
             # Another connection is served whatever happened to the first.
             assert (await other.ask(commands.SEND, queueName="orders", msgBody=b"other")).result == 0
             await check_stored(rig, stored)
-            assert [record.getMessage() for record in caplog.records] == []
+            # Ends are a few lines; no fault of the gateway is among them.
+            names = {record.getMessage().partition(" ")[0] for record in caplog.records}
+            assert names <= {"event='cmq_tcp_connection_ended'"}, caplog.text
             await queue.clear()
     print({reason: count for reason, count in connections.ended.items() if count})
 
