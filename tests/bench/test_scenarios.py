@@ -95,6 +95,7 @@ def test_every_load_over_http_does_its_cycles(tmp_path: Path):
     assert list(loads) == [*one_gateway, "api_2_0_two_gateways", "json_api_two_gateways"]
     assert all(load["requests_per_second"] > 0 for load in loads.values())
     assert report["idle_connections_lost"] == report["idle_tcp_connections_lost"] == 0
+    assert min(report[f"waiting_{door}"]["messages"] for door in ("json_api", "cmq_tcp")) > 0
     assert report["flood_rss_mib"]
     assert all(mib > 0 for mib in report["flood_rss_mib"])
     assert sum(report["flood_answers"].values()) > 0

@@ -16,6 +16,7 @@ from typing import Any
 import cmqd_client
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round, own_cpu_seconds
+from cmqd_bench.http import waiting
 from cmqd_bench.http.caller import HttpCaller
 from cmqd_bench.http.cmq_tcp import TcpIdle, TcpRequests
 from cmqd_bench.http.flood import flood_memory
@@ -266,6 +267,16 @@ async def run(options: Options, broker: Broker) -> Round:
                 queue=QUEUE, secret_id=address.secret_id, secret_key=address.secret_key, body=options.body
             )
             extra |= await _idle_tcp(options, servers[0], requests)
+        await session.create_queue(waiting.QUEUE)
+        key = address.secret_id, address.secret_key
+        tcp_requests = replace(requests, queue=waiting.QUEUE)
+        doors: dict[str, waiting.MakeWaiting] = {
+            "json_api": lambda server, arrived, fail: waiting.HttpWaiting(
+                json_requests(server, waiting.QUEUE, *key, options.body), arrived, fail
+            ),
+            "cmq_tcp": lambda _, arrived, fail: waiting.TcpWaiting(tcp_requests, arrived, fail),
+        }
+        extra |= await waiting.measure(session, broker.ready.url, own_key, options, doors)
         extra |= await _native(session, options, own_key, address.secret_id)
         if options.flood:
             async with gateways(broker, 1, own_key, UNPAUSED) as servers:
