@@ -20,7 +20,7 @@ No socket is here: a connection is an object with ``ask``, and the registration 
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import Final, Protocol, TypeAlias
 
 from cmqd_gateway.callers.key_secrets import KeySecret
@@ -28,6 +28,9 @@ from cmqd_gateway.cmq.tcp.ended_clients import MAX_QUEUES, EndedClients
 
 MAX_CHECKERS: Final = 100_000
 """Pairs of connection and queue in the gateway; beyond that, half messages make no checker."""
+PAIRS_AT_END: Final = 10_000
+"""Pairs of another connection of the client and a queue that the end of a connection makes remembered checkers: some
+milliseconds of work. The newest connections are taken, because a producer that connected anew is among them."""
 CHECK_SECONDS: Final = 600.0
 """Time for which the asked connections of a message are remembered: twice the broker's longest time between checks."""
 MAX_CHECKS: Final = 50_000
@@ -223,12 +226,13 @@ class TransactionChecks:
         if not others:
             del self._connections[log_in.client]
         self._checkers -= len(log_in.queues)
+        newest = list(islice(reversed(others), max(1, PAIRS_AT_END // max(1, len(log_in.queues)))))
         for queue in log_in.queues.values():
             if connection in queue.senders:
                 del queue.senders[connection]
                 self._ended.add(log_in.client, queue.name)
                 # A client may have connected anew before its lost connection was noticed.
-                for other in others:
+                for other in reversed(newest):
                     self._add_remembered(other, self._log_ins[other], queue.name)
             else:
                 del queue.remembered[connection]

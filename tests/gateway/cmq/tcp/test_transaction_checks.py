@@ -318,6 +318,20 @@ def test_a_gateway_has_so_many_checkers(rig: ChecksRig, monkeypatch: pytest.Monk
     assert not rig.checks.half_sent(third, "other")
 
 
+def test_the_end_of_a_connection_makes_the_newest_of_its_client_remembered(
+    rig: ChecksRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_checks, "PAIRS_AT_END", 2)
+    lost = rig.producer("lost")
+    others = [rig.log_in(f"{number}") for number in range(3)]
+
+    rig.end(lost)
+    for _ in range(3):
+        rig.check()
+
+    assert [len(other.asked) for other in others] == [0, 1, 2]
+
+
 def test_the_oldest_remembered_client_is_forgotten_beyond_a_limit(
     rig: ChecksRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
