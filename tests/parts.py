@@ -137,7 +137,8 @@ def download(command: Sequence[str | Path], deadline: float) -> None:
         raise CannotInstallError(f"packages, which pip cannot install: {reason}") from error
 
 
-FAST = ("-m", "not system and not spark")
+FAST = ("-m", "not system and not spark", "--ignore=tests/gateway/cmq/api3/test_tencent_sdk.py")
+"""Arguments for the tests that start no process and no Spark; the environments of the parts have no SDK of CMQ."""
 
 
 def run_fast_tests(name: str, *without: str) -> None:
