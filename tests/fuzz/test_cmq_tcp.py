@@ -8,14 +8,10 @@ and a seed of its own, which is printed; CMQD_FUZZ_SEED repeats it.
 
 import asyncio
 import contextlib
-import itertools
-import os
 import random
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
-from types import FrameType
-from typing import Any
+from collections.abc import AsyncGenerator
 
 import pytest
 import structlog
@@ -28,9 +24,8 @@ from cmqd_gateway.cmq.tcp.proto2 import Malformed
 from support.gateway.gateway_rig import GatewayRig
 from support.gateway.tcp_frames import REQUESTS
 from support.gateway.tcp_program import TcpProgram
+from support.mutations import SECONDS, lines_of, mutated, rounds
 
-SECONDS = float(os.environ.get("CMQD_FUZZ_SECONDS", "0"))
-SEED = int(os.environ.get("CMQD_FUZZ_SEED", "0")) or (random.SystemRandom().getrandbits(32) if SECONDS else 38)
 FEW = {"reader": 1_500, "gateway": 40}
 """Rounds of a test without a time."""
 READER = frozenset(str(sys.modules[kind.__module__].__file__) for kind in (FrameReader, Malformed, NoEnvelope))
@@ -41,63 +36,6 @@ EDGES = (
     *(b"\x0b", b"\x0c", b"\xd2\x01", b"\xc2\x0c"),
 )
 """Bytes that end or stretch numbers, tags of groups, and tags of bodies."""
-
-
-def rounds(name: str) -> Iterator[random.Random]:
-    """Yield a source of choices for each round, until the time is over."""
-    print(f"CMQD_FUZZ_SEED={SEED}")
-    end = time.monotonic() + SECONDS
-    for number in itertools.count():
-        if number >= FEW[name] and time.monotonic() >= end:
-            print(f"{name}: {number} rounds")
-            return
-        yield random.Random(f"{SEED} {name} {number}")
-
-
-def mutated(chance: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """Return bytes with some changes: of a bit, a piece, an edge, or a piece of other bytes."""
-    for _ in range(chance.choice([1, 1, 2, 4])):
-        place = chance.randrange(len(data) + 1)
-        match chance.randrange(6):
-            case 0 if place < len(data):
-                data = data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :]
-            case 1:
-                data = data[:place] + chance.choice(EDGES) + data[place + chance.choice([0, 1]) :]
-            case 2:
-                data = data[:place] + data[place + chance.randrange(1, 9) :]
-            case 3:
-                other = chance.choice(others)
-                start = chance.randrange(len(other) + 1)
-                data = data[:place] + other[start : start + chance.randrange(1, 40)] + data[place:]
-            case 4:
-                piece = data[place : place + chance.randrange(1, 20)]
-                data = data[:place] + piece * chance.choice([2, 17, 300]) + data[place:]
-            case _:
-                data = data[:place]
-        data = data[: 4 << 20]
-    return data
-
-
-def lines_of(call: Callable[[], None]) -> set[tuple[str, int]]:
-    """Return the pairs of lines of the reader that a call went from and to, as numbers in a file."""
-    seen: set[tuple[str, int]] = set()
-    last = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal last
-        if frame.f_code.co_filename not in READER:
-            return None
-        seen.add((frame.f_code.co_filename, last << 16 | frame.f_lineno))
-        last = frame.f_lineno
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    finally:
-        sys.settrace(before)
-    return seen
 
 
 def read_all(stream: bytes, cut: int) -> None:
@@ -130,15 +68,15 @@ def test_the_reader_reads_any_bytes_or_refuses_them() -> None:
     corpus = [to_frame(bytes.fromhex(text)) for text in REQUESTS.values()]
     seen: set[tuple[str, int]] = set()
     longest = 0.0
-    for chance in rounds("reader"):
-        stream = mutated(chance, chance.choice(corpus), corpus)
+    for chance in rounds("reader", FEW["reader"]):
+        stream = mutated(chance, chance.choice(corpus), corpus, EDGES)
         if chance.random() < 0.7 and len(stream) >= 6:
             # The length fits: otherwise most streams would end at their first head.
             stream = to_frame(stream[6:])
         cut = chance.randrange(len(stream) + 1)
         began = time.thread_time()
         try:
-            lines = lines_of(lambda stream=stream, cut=cut: read_all(stream, cut))
+            lines = lines_of(READER, lambda stream=stream, cut=cut: read_all(stream, cut))
         except BaseException as error:
             error.add_note(f"stream: {stream[:2_000].hex()}, cut at {cut}")
             raise
@@ -169,7 +107,7 @@ def converse(chance: random.Random, program: TcpProgram, others: list[bytes]) ->
         name = chance.choice(["send", "batch send", "half message", "batch receive", "delete", "publish", "decide"])
         frame = to_frame(bytes([8, number]) + bytes.fromhex(REQUESTS[name])[2:])
         if chance.random() < 0.5:
-            frame = mutated(chance, frame, others)
+            frame = mutated(chance, frame, others, EDGES)
             if chance.random() < 0.8 and len(frame) >= 6:
                 frame = to_frame(frame[6:])
         program.write(frame)
@@ -197,7 +135,7 @@ async def test_a_gateway_answers_or_ends_and_loses_no_answered_message(
     assert connections is not None
     async with TcpProgram(rig) as other:
         await other.log_in()
-        for chance in rounds("gateway"):
+        for chance in rounds("gateway", FEW["gateway"]):
             async with TcpProgram(rig) as program:
                 assert (await program.log_in()).result == 0
                 converse(chance, program, others)
@@ -216,6 +154,7 @@ async def test_a_gateway_answers_or_ends_and_loses_no_answered_message(
             # Ends are a few lines; no fault of the gateway is among them.
             names = {record.getMessage().partition(" ")[0] for record in caplog.records}
             assert names <= {"event='cmq_tcp_connection_ended'"}, caplog.text
+            caplog.clear()
             await queue.clear()
     print({reason: count for reason, count in connections.ended.items() if count})
 
