@@ -209,8 +209,9 @@ def test_lengths_in_the_bytes_allocate_no_memory(start: Callable[[], Machine]) -
         finally:
             tracemalloc.stop()
 
-        # Python's own objects cost up to 60 bytes for a byte of msgpack.
-        assert peak < 16_384 + 64 * len(stream), f"{start.__name__} took {peak} bytes for {stream.hex()}"
+        # Python's own objects cost up to 60 bytes for a byte of msgpack, and nested maps 100 from Python 3.12 on, which
+        # decodes more levels.
+        assert peak < 16_384 + 100 * len(stream), f"{start.__name__} took {peak} bytes for {stream.hex()}"
 
 
 def test_a_megabyte_of_empty_things_costs_no_more_than_its_frame_allows() -> None:

@@ -161,14 +161,21 @@ class Dispatch:
         if not items:
             raise Refusal(Reason.BATCH_SIZE, "item has 0 entries; the range is 1 to 16")
         refusals: dict[tuple[int, int], Refusal] = {}
-        for state, name in _DECISIONS.items():
-            ids = [item["msgId"] for item in items if item["state"] == state]
-            if ids:
-                printed = {printed_id(number): number for number in ids}
-                asked = {"queueName": values["queueName"], "msgId": list(printed)}
-                failures = await request.perform(name, asked)
-                for failed, refusal in failures.refusals.items():
-                    refusals[printed[failed], state] = refusal
+        asked = {state: [item["msgId"] for item in items if item["state"] == state] for state in _DECISIONS}
+        asked = {state: numbers for state, numbers in asked.items() if numbers}
+        refused: list[Refusal] = []
+        for state, numbers in asked.items():
+            printed = {printed_id(number): number for number in numbers}
+            asked_values = {"queueName": values["queueName"], "msgId": list(printed)}
+            try:
+                failures = (await request.perform(_DECISIONS[state], asked_values)).refusals
+            except Refusal as refusal:
+                # The decisions with the other state stand, and are answered.
+                refused.append(refusal)
+                failures = dict.fromkeys(printed, refusal)
+            refusals |= {(printed[failed], state): refusal for failed, refusal in failures.items()}
+        if refused and len(refused) == len(asked):
+            raise refused[0]
         for item in items:
             if item["state"] not in _DECISIONS:
                 text = f"state is {item['state']}; it must be {commands.COMMIT} (commit) or {commands.ROLL_BACK}"

@@ -108,6 +108,27 @@ async def test_a_decision_is_answered_item_by_item(producer: TcpProducer, server
     assert (await server.info("tx")).half == 1
 
 
+async def test_commits_stand_when_the_roll_backs_of_the_same_request_are_refused(
+    rig: GatewayRig, producer: TcpProducer, server: LocalServer
+) -> None:
+    committed, rolled_back = await producer.half(b"a", b"b")
+    server.link.carry_out(wire.EndTransactions)
+    server.link.refuse(wire.EndTransactions, ErrorCode.PERMISSION_DENIED, "a sentence of the broker")
+
+    reply = await producer.ask(
+        commands.DECIDE,
+        queueName="tx",
+        item=[{"msgId": rolled_back, "state": ROLL_BACK}, {"msgId": committed, "state": COMMIT}],
+    )
+
+    assert [(item["msgId"], item["state"], item.get("code")) for item in reply.body("decided")["item"]] == [
+        (rolled_back, UNKNOWN, 4000),
+        (committed, COMMIT, None),
+    ]
+    assert (reply.result, reply.error[:7]) == (6040, "(10760)")
+    assert await server.bodies("tx") == [b"a"]
+
+
 async def test_a_decision_about_no_or_too_many_messages_is_refused(producer: TcpProducer) -> None:
     for count in (0, 17, 10_000):
         reply = await producer.decide(COMMIT, *range(1, count + 1))
