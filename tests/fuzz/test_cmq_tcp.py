@@ -144,7 +144,9 @@ async def test_a_gateway_answers_or_ends_and_loses_no_answered_message(
                 while not reading.done():
                     await asyncio.sleep(0.001)
                     if any(one.frame_since is not None and not one.is_answering for one in connections):
-                        # A cut frame has swallowed the next ones: the gateway waits for its rest.
+                        # A cut frame has swallowed the next ones: the gateway waits for its rest. The other connection
+                        # is heard before each step of the clock, as no connection may be silent for long.
+                        assert (await other.ask(commands.HEARTBEAT)).result == 0
                         rig.clock.advance(rig.settings.slow_client_seconds)
                         connections.check()
                 stored = await reading

@@ -52,7 +52,9 @@ def json_steps(raw: bytes) -> Generator[None, None, dict[str, Any]]:
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Fault(Code.INVALID_PARAMETER, f"the body of the request is not JSON in UTF-8: {error}") from None
+        # The error of a number out of range has the path to the number, as deep as the body.
+        reason = str(error)[:_SHOWN]
+        raise Fault(Code.INVALID_PARAMETER, f"the body of the request is not JSON in UTF-8: {reason}") from None
     except RecursionError:
         raise Fault(Code.INVALID_PARAMETER, "the JSON of the request is nested too deeply") from None
     if not isinstance(value, dict):

@@ -56,6 +56,7 @@ def test_blanks_and_escaped_names_are_read():
         (b'{"a": ' + b'{"b":' * 6 + b"1" + b"}" * 7, "nested too deeply"),
         # Python 3.11 ends the decoding at its limit of recursion, and later versions read on.
         (b'{"a": ' + b"[" * 3_000 + b"]" * 3_000 + b"}", "nested too deeply"),
+        (b'{"a": ' + b"[" * 150 + b"1e400" + b"]" * 150 + b"}", "Number out of range"),
         (b'{"a":' * 3_000, "more than 2048 strings"),
         (b"[" * 100_000, "outside its strings"),
         (b'{"a": [' + b"1," * 1_000_000 + b"1]}", "outside its strings"),
