@@ -41,11 +41,12 @@ from cmqd.storage.segments.segment import WritableSegment, create_segment, open_
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd.storage.writing.checkpoint_writer import Checkpoints
 from cmqd.storage.writing.commit_socket import CommitSocket
+from cmqd.storage.writing.page_fitting import PageFitting
 from cmqd.storage.writing.sealer import Sealer, truncate_wal
 from cmqd.storage.writing.wal_filling import Filling
 from cmqd.storage.writing.writer import Writer, is_disk_full
 from cmqd_segment.manifest import SegmentState, sync_folder
-from cmqd_segment.schema import Origin
+from cmqd_segment.schema import PAGE_BYTES, Origin
 
 PREPARE_RETRY_SECONDS = 1.0
 CLOSE_SEAL_SECONDS = 1.0
@@ -159,6 +160,7 @@ class OpenLog:
             engine=None if self.replication is None else self.replication.engine,
         )
         self.filling = Filling(catalog, self.space, settings, self.writer)
+        self.page_fitting = PageFitting(catalog, self.space, self.writer, self._prepare, self._remove_unused)
         self.durable.raise_to(recovered.last_lsn)
         self.freshness.told(recovered.last_lsn, active.number, 0)
         self.writer.prepared = await self._prepare(page_bytes)
@@ -220,6 +222,12 @@ class OpenLog:
         await catalog.save()
         return segment
 
+    async def _remove_unused(self, segment: WritableSegment) -> None:
+        """Close a segment without rows, and remove its files."""
+        await self.pager.forget(segment.number)
+        await segment.close()
+        await asyncio.to_thread(remove_segment, segment.path)
+
     def _origin(self) -> Origin:
         """Return the log that new segments are of. A broker that meets an empty engine learns the id with its lead."""
         catalog = self.catalog
@@ -266,6 +274,7 @@ class OpenLog:
     def _on_grown(self) -> None:
         self.space.measure()
         self._refresh_manifest()
+        self._fit_prepared()
 
     def _refresh_manifest(self) -> None:
         """Write the last durable row into the manifest, if that is due. No commit waits for the write."""
@@ -295,7 +304,7 @@ class OpenLog:
             await self.catalog.save()
             self.sealer.submit(retired)
         # The successor comes first: without a successor the active segment cannot be retired and grows.
-        self.writer.offer(await self._prepare(page_bytes_after(retired.rows, retired.row_bytes)))
+        self.writer.offer(await self._prepare(self._page_bytes_after(retired)))
         if short:
             return
         # A segment that is soon empty is dropped unsealed and its WAL never copied. Kept history is not dropped.
@@ -303,6 +312,12 @@ class OpenLog:
             self.sealer.hold(retired)
         else:
             self.sealer.submit(retired)
+
+    def _page_bytes_after(self, retired: WritableSegment) -> int:
+        """Return the page size of the next segment; the smallest on a disk that is nearly full, where a small commit
+        into large pages would take room that deletes may need.
+        """
+        return PAGE_BYTES if self.space.is_short else page_bytes_after(retired.rows, retired.row_bytes)
 
     def _on_sealed(self, file: SealedFile) -> None:
         self._control.send(ipc.SegmentClosed(file.report(), self.catalog.sealed_upto))
@@ -332,14 +347,19 @@ class OpenLog:
                 # Behind the switch, which may just have made a filled segment active. Its zeros would hold the room for
                 # the seal of the segment before.
                 self.writer.drop_zeros()
-            self._fill_ahead()
+            self._fit_prepared()
             await asyncio.sleep(self.settings.state_interval_ms / 1000)
 
-    def _fill_ahead(self) -> None:
-        """Begin a change of the zeros in the prepared segment, if one is due and no switch of segments is under way."""
-        if (self._rolling is None or self._rolling.done()) and self.filling.is_due():
+    def _fit_prepared(self) -> None:
+        """Begin a change of the pages or of the zeros of the prepared segment, if one is due and no switch of segments
+        is under way.
+        """
+        if self._rolling is None or self._rolling.done():
             # As a switch: what needs a successor waits until the writer has it back.
-            self._rolling = self._start(self.filling.run())
+            if self.page_fitting.is_due():
+                self._rolling = self._start(self.page_fitting.run())
+            elif self.filling.is_due():
+                self._rolling = self._start(self.filling.run())
 
     # Requests of the loop process
 
@@ -383,6 +403,7 @@ class OpenLog:
         """
         self.drops.is_stopping = True
         self.filling.stop()
+        self.page_fitting.stop()
         await self.durable.reached(last_lsn)
         await self.writer.stopped()
         await self.checkpoints.drained()
@@ -408,9 +429,7 @@ class OpenLog:
         await catalog.save()
         # After the manifest, which does not list them any more: see the module.
         for segment in empty:
-            await self.pager.forget(segment.number)
-            await segment.close()
-            await asyncio.to_thread(remove_segment, segment.path)
+            await self._remove_unused(segment)
         await asyncio.to_thread(sync_folder, catalog.folder.segments)
         if self.replication is not None:
             # Last: the next leader may be another process that opens nothing of this folder.
@@ -421,6 +440,7 @@ class OpenLog:
         self.drops.is_stopping = True
         if hasattr(self, "writer"):
             self.filling.stop()
+            self.page_fitting.stop()
             await self.writer.stopped()
 
     def refuse(self) -> None:

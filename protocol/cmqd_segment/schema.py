@@ -18,6 +18,8 @@ PAGE_BYTES = 4096
 """Page size of a segment for small commits."""
 LARGE_PAGE_BYTES = 16384
 """Page size of a segment for large rows. Readers read any page size that SQLite knows."""
+LARGEST_PAGE_BYTES = 65536
+"""Page size of a segment for rows of several hundred KiB: SQLite's largest."""
 READER_CACHE_KIB = 256
 
 TABLES = (

@@ -54,7 +54,12 @@ class WritableSegment:
     """A segment with a writing connection; see the module. Ranges and counts cover durable rows."""
 
     def __init__(
-        self, number: int, path: Path, connection: ThreadConnection, state: SegmentState = SegmentState.PREPARED
+        self,
+        number: int,
+        path: Path,
+        connection: ThreadConnection,
+        state: SegmentState = SegmentState.PREPARED,
+        page_bytes: int = PAGE_BYTES,
     ) -> None:
         self.number = number
         self.path = path
@@ -75,6 +80,8 @@ class WritableSegment:
         """Held while rows are counted by the commit thread, and while the counts are read together by the loop."""
         self.immutable = False
         """Wholly in the main file and without a writer: opened without locks from here on."""
+        self.page_bytes = page_bytes
+        """Page size of a segment that was made in this life of the process."""
         self.filled_bytes = 0
         """Size of the WAL by zeros that were filled in ahead (``wal_filling``)."""
         self.commits = 0
@@ -325,4 +332,4 @@ async def create_segment(
     except BaseException:
         await connection.close()
         raise
-    return WritableSegment(number, path, connection)
+    return WritableSegment(number, path, connection, page_bytes=page_bytes)

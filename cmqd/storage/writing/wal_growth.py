@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from cmqd.storage.folder.disk_space import ROW_BYTES
 
 GROWTH_OF_COMMIT = 64 * 1024
-"""Estimate from above of the growth of the WAL by a small commit: pages of the tree beside those of its rows, which
-take up to twice their bytes."""
+PAGES_OF_COMMIT = 4
+"""Estimates from above of the growth of the WAL by a small commit, of which the larger counts: pages of the tree beside
+those of its rows, which take up to twice their bytes."""
 
 
 @dataclass(slots=True)
@@ -26,9 +27,9 @@ class WalGrowth:
     untold: int = 0
     """Growth of the WALs that the loop has not been told of, as measured."""
 
-    def add_commit(self, row_bytes: int, rows: int) -> None:
-        """Estimate the growth by a commit."""
-        self.estimated += GROWTH_OF_COMMIT + 2 * (row_bytes + ROW_BYTES * rows)
+    def add_commit(self, row_bytes: int, rows: int, page_bytes: int) -> None:
+        """Estimate the growth by a commit into pages of this size."""
+        self.estimated += max(GROWTH_OF_COMMIT, PAGES_OF_COMMIT * page_bytes) + 2 * (row_bytes + ROW_BYTES * rows)
 
     def is_due(self, measure_after_bytes: int) -> bool:
         """Return whether the segment may be full, or the loop is to be told of the growth."""

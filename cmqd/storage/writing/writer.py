@@ -311,7 +311,7 @@ class Writer:
                 pause = min(2 * pause, longest)
                 continue
             # Before the answer: a reader that is told of the rows asks for them at once.
-            self._growth.add_commit(active.committed(rows), len(rows))
+            self._growth.add_commit(active.committed(rows), len(rows), active.page_bytes)
             if was_full:
                 self._loop.call_soon_threadsafe(self._space.found_room)
             return fsync_us

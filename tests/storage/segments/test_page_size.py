@@ -5,16 +5,17 @@ from pathlib import Path
 import pytest
 
 from cmqd.storage.recovery.torn_tail import walk
-from cmqd.storage.segments.page_size import LARGE_ROW_BYTES, page_bytes_after
+from cmqd.storage.segments.page_size import LARGE_ROW_BYTES, LARGEST_ROW_BYTES, page_bytes_after
 from cmqd.storage.segments.wal_gauge import used_bytes
 from cmqd.storage.storage_errors import DamagedError
 from cmqd_segment.manifest import SegmentState, read_manifest
-from cmqd_segment.schema import LARGE_PAGE_BYTES, PAGE_BYTES, open_read_only
+from cmqd_segment.schema import LARGE_PAGE_BYTES, LARGEST_PAGE_BYTES, PAGE_BYTES, open_read_only
 from support.storage.damage import crash, flip, in_another_boot, kinds
 from support.storage.log_rig import LogRig, OpenProcess, body
 from support.storage.wals import HEADER_BYTES
 
 BODY = 64 * 1024
+MIB = 1024 * 1024
 FRAME = 24 + LARGE_PAGE_BYTES
 
 
@@ -44,6 +45,8 @@ async def with_large_pages(rig: LogRig, folder: Path) -> int:
         (1, LARGE_ROW_BYTES, LARGE_PAGE_BYTES),
         (1000, 1000 * LARGE_ROW_BYTES - 1, PAGE_BYTES),
         (1000, 1000 * LARGE_ROW_BYTES, LARGE_PAGE_BYTES),
+        (3, 3 * LARGEST_ROW_BYTES - 1, LARGE_PAGE_BYTES),
+        (3, 3 * LARGEST_ROW_BYTES, LARGEST_PAGE_BYTES),
         (1_000_000, 300_000_000, PAGE_BYTES),
     ],
 )
