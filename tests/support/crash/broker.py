@@ -145,18 +145,27 @@ class CrashingBroker:
         return [pid, *(int(child) for task in tasks for child in (task / "children").read_text().split())]
 
     def kill(self, victim: Victim) -> None:
-        """SIGKILL to one or both processes; returns when the loop process has ended.
+        """SIGKILL to one or both processes; returns when the loop process has ended. Raises BrokerFailedError."""
+        self.strike(victim)
+        self.wait_for_death()
 
-        Raises:
-            BrokerFailedError: the loop process ended as if there had been no kill.
-        """
-        process, ready = self._running()
+    def strike(self, victim: Victim) -> None:
+        """SIGKILL to one or both processes, without a wait. Raises BrokerFailedError."""
+        _, ready = self._running()
         if _parent_of(ready.storage_pid) != ready.pid:
             raise BrokerFailedError(f"process {ready.storage_pid} is not a child of {ready.pid}\n{self.log_tail()}")
         if victim in {Victim.STORAGE, Victim.BOTH}:
             os.kill(ready.storage_pid, signal.SIGKILL)
         if victim in {Victim.LOOP, Victim.BOTH}:
             os.kill(ready.pid, signal.SIGKILL)
+
+    def wait_for_death(self) -> None:
+        """Return when the loop process has ended after a strike.
+
+        Raises:
+            BrokerFailedError: the loop process ended as if there had been no kill.
+        """
+        process, _ = self._running()
         code = self._wait_for_end(process)
         if code == 0:
             raise BrokerFailedError(f"the broker lost its storage process and reported success\n{self.log_tail()}")

@@ -127,7 +127,7 @@ class Link(asyncio.Protocol):
         check = Check(
             **now(push.queue),
             message_id=push.message_id,
-            body=push.body,
+            body=self._history.shared(push.body),
             headers=push.headers,
             enqueue_ms=push.enqueue_ms,
             age_ms=push.age_ms,
@@ -156,7 +156,8 @@ class Link(asyncio.Protocol):
         self._waiting[request.request_id] = waiting
         self._flush()
         try:
-            reply = await waiting
+            with self._history.under_way(asked):
+                reply = await waiting
         except BaseException:
             self.record(asked, Outcome.UNKNOWN)
             raise

@@ -28,8 +28,7 @@ from aiohttp import web
 
 from support.crash.load import NumberedProducer, NumberedSend, new_bodies
 from support.crash.load_moves import DedupProducer, DedupSend
-from support.crash.promises.history import History, Operation, Outcome, Publish, Pushed, Receive
-from support.crash.promises.places import CLOCK_MARGIN_MS
+from support.crash.promises.history import History, Operation, Outcome, Pushed
 from support.crash.session import Session
 from support.server.webhook_receiver import WebhookReceiver
 
@@ -223,8 +222,8 @@ class Endpoints:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         called_ns = time.monotonic_ns()
         name = request.path.removeprefix("/")
-        # The receiver has read the request, and has just stored it.
-        body = self.receiver.received[-1].body
+        # The receiver has read the request, and has just stored it; the history has it from here on.
+        body = self.receiver.received.pop().body
         status = self._status_for(name)
 
         def record(status: int) -> None:
@@ -234,7 +233,7 @@ class Endpoints:
                 answered_ns=time.monotonic_ns(),
                 subscription=name,
                 message_id=int(request.headers["x-cmq-message-id"].removeprefix("Msg-"), 16),
-                body=_published_body(request, body),
+                body=self.history.shared(_published_body(request, body)),
                 tags=frozenset(filter(None, request.headers.get("x-cmq-message-tag", "").split(","))),
                 status=status,
                 is_signed=is_signed(request, body, self.secrets.get(name, "")),
@@ -321,17 +320,3 @@ def is_signed(request: web.BaseRequest, body: bytes, secret: str) -> bool:
 def pushes_of(history: History, name: str) -> Sequence[Pushed]:
     """All that came to an endpoint."""
     return [push for push in history.of_kind(Pushed) if push.subscription == name]
-
-
-def late_copies(history: History) -> int:
-    """The number of copies that certainly came to their queues after the answer to the publish."""
-    answered_ns = {
-        body: publish.answered_ns for publish in history.of_kind(Publish) if publish.done for body in publish.bodies
-    }
-    return sum(
-        history.wall_ms(answered_ns[delivery.body]) + CLOCK_MARGIN_MS < delivery.enqueue_ms
-        for receive in history.of_kind(Receive)
-        if receive.queue in {STRICT, FICKLE}
-        for delivery in receive.deliveries
-        if delivery.body in answered_ns
-    )

@@ -1,6 +1,7 @@
 """The requests of the crash tests: a method per request, which records the result."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
@@ -36,7 +37,15 @@ from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.messages import ReceivedMessage
 from support.crash.link import now
 from support.crash.promises import history as recorded
-from support.crash.promises.history import Decision, Delivery, HandleOperation, Operation, Origin, QueueOperation
+from support.crash.promises.history import (
+    Decision,
+    Delivery,
+    HandleOperation,
+    History,
+    Operation,
+    Origin,
+    QueueOperation,
+)
 from support.crash.session_topics import TopicSession, wire_headers
 
 OperationT = TypeVar("OperationT", bound=Operation)
@@ -60,7 +69,7 @@ class Session(TopicSession):
     ) -> recorded.Send:
         asked = recorded.Send(
             **now(queue),
-            bodies=tuple(bodies),
+            bodies=tuple(map(self._history.shared, bodies)),
             headers=(headers,) * len(bodies) if headers else (),
             delay_ms=delay_ms,
             session=session,
@@ -82,7 +91,7 @@ class Session(TopicSession):
     ) -> recorded.Send:
         asked = recorded.Send(
             **now(queue),
-            bodies=tuple(bodies),
+            bodies=tuple(map(self._history.shared, bodies)),
             headers=(headers,) * len(bodies) if headers else (),
             half=True,
             first_check_ms=first_check_ms,
@@ -137,29 +146,25 @@ class Session(TopicSession):
         handles = list(acknowledge) or None
         request = ReceiveMessages(self.next_request_id(), queue, max_messages, wait_ms, visibility_ms, handles)
         asked = recorded.Receive(**now(queue), max_messages=max_messages, visibility_ms=visibility_ms)
-        failed: frozenset[int] = frozenset()
+        deletes = recorded.Acknowledge(**now(queue), handles=tuple(handles or ()))
 
         def answered(asked: recorded.Receive, reply: AnyReply) -> recorded.Receive:
-            nonlocal failed
+            nonlocal deletes
             assert isinstance(reply, MessagesReceived)
             assert (reply.failures is None) == (handles is None)
             failed = frozenset(failure.receipt_handle for failure in reply.failures or ())
-            return replace(asked, deliveries=tuple(map(_delivery, reply.messages)))
+            deletes = replace(deletes, failed=failed)
+            deliveries = (_delivery(message, self._history) for message in reply.messages)
+            return replace(asked, deliveries=tuple(deliveries))
 
         outcome = recorded.Outcome.UNKNOWN
         try:
-            received = await self.ask(request, asked, answered)
+            with nullcontext() if handles is None else self._history.under_way(deletes):
+                received = await self.ask(request, asked, answered)
             outcome = received.outcome
             return received
         finally:
             if handles is not None:
-                deletes = recorded.Acknowledge(
-                    queue=queue,
-                    called_ns=asked.called_ns,
-                    answered_ns=asked.called_ns,
-                    handles=tuple(handles),
-                    failed=failed,
-                )
                 self.record(deletes, outcome)
 
     async def delete(self, queue: str, handles: Sequence[int]) -> recorded.Delete:
@@ -252,7 +257,7 @@ def _with_state(asked: QueueOperationT, reply: AnyReply) -> QueueOperationT:
     return replace(asked, attributes=reply.attributes, queue_id=reply.queue_id)
 
 
-def _delivery(message: ReceivedMessage) -> Delivery:
+def _delivery(message: ReceivedMessage, history: History) -> Delivery:
     came = message.origin
     origin = None
     if came is not None:
@@ -267,7 +272,7 @@ def _delivery(message: ReceivedMessage) -> Delivery:
     return Delivery(
         message_id=message.message_id,
         handle=message.receipt_handle,
-        body=message.body,
+        body=history.shared(message.body),
         headers=message.headers,
         enqueue_ms=message.enqueue_ms,
         first_receive_ms=message.first_receive_ms,

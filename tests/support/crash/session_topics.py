@@ -74,7 +74,7 @@ class TopicSession(Link):
         """``tags``: an entry per body."""
         asked = recorded.Publish(
             **now(topic),
-            bodies=tuple(bodies),
+            bodies=tuple(map(self._history.shared, bodies)),
             tags=tuple(map(frozenset, tags)),
             headers=(headers,) * len(bodies) if headers else (),
             session=session,
@@ -118,8 +118,9 @@ class TopicSession(Link):
     async def peek_deliveries(self, topic: str, name: str, max_messages: int, start: int) -> recorded.PeekDeliveries:
         def answered(asked: recorded.PeekDeliveries, reply: AnyReply) -> recorded.PeekDeliveries:
             assert isinstance(reply, DeliveriesPeeked)
-            messages = tuple((message.message_id, message.body or b"") for message in reply.messages)
-            return replace(asked, messages=messages, next_start=reply.next_start)
+            bodies = (self._history.shared(message.body or b"") for message in reply.messages)
+            numbers = (message.message_id for message in reply.messages)
+            return replace(asked, messages=tuple(zip(numbers, bodies, strict=True)), next_start=reply.next_start)
 
         request = PeekDeliveries(self.next_request_id(), topic, name, max_messages, start)
         return await self.ask(request, recorded.PeekDeliveries(**now(topic), subscription=name), answered)

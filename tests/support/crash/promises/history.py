@@ -6,7 +6,8 @@ effect) or UNKNOWN (no answer: carried out once or not at all before ``answered_
 the connection to the dead broker was noticed).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum, auto
 from typing import TypeVar
@@ -409,6 +410,25 @@ class History:
     """Moments in order, with a life of the broker between two moments: the first answer of the broker, and the moment
     just before its kill. Requests in progress may arrive later, before the next life.
     """
+    calls: dict[int, Operation] = field(default_factory=dict[int, Operation])
+    """Operations without an answer so far, by the id of the object."""
+    on_call: Callable[[Operation], None] = lambda operation: None
+    """Called for every operation as its request is sent."""
+    _bodies: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes], repr=False)
+
+    @contextmanager
+    def under_way(self, operation: Operation) -> Generator[None]:
+        """Have an operation among the calls."""
+        self.calls[id(operation)] = operation
+        self.on_call(operation)
+        try:
+            yield
+        finally:
+            del self.calls[id(operation)]
+
+    def shared(self, body: bytes) -> bytes:
+        """Return the first object with these bytes: most bodies come back in many answers, and histories are long."""
+        return self._bodies.setdefault(body, body)
 
     def wall_ms(self, at_ns: int) -> float:
         return at_ns / 1e6 + self.wall_offset_ms

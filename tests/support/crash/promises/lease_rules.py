@@ -1,6 +1,6 @@
 """Rules about leases: a single lease at a time, exact counts, and handles that keep their meaning."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from support.crash.promises.history import (
 )
 from support.crash.promises.ledger import Ledger, Rule, Violation
 from support.crash.promises.places import CLOCK_MARGIN_MS, Life, Message, Received
+from support.crash.promises.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,14 @@ def _move_of(life: Life) -> _Sight | None:
     return _Sight(moved_to.origin.receive_count, moved_to.enqueue_ms, seen_ns)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Unseen:
     """A message was received once more than was seen, between two sights."""
 
     message: Message
-    eligible: tuple[int, ...]
-    """Indices, in the list of the queue, of unanswered receives that may explain the receive."""
+    since_ns: int
+    until_ns: int
+    """An unanswered receive of this interval may explain the receive."""
 
 
 def check_counts(ledger: Ledger) -> Iterator[Violation]:
@@ -128,15 +130,16 @@ def check_counts(ledger: Ledger) -> Iterator[Violation]:
             if gap < 0:
                 yield Violation(Rule.COUNT_EXACT, told)
             elif gap:
-                eligible = _eligible_receives(ledger, life, former, sight)
-                lasted = _possible_leases(ledger, life, former, sight, eligible)
-                if gap > min(len(eligible), lasted):
-                    explained = min(len(eligible), lasted)
+                began = life.rewind or min(life.message.attempts, key=lambda attempt: attempt.called_ns)
+                since_ns = former.receive.called_ns if former else began.called_ns
+                explained = _explained(ledger, life, former, sight, since_ns, gap)
+                if gap > explained:
                     yield Violation(
                         Rule.COUNT_EXACT, f"{told}; unanswered receives explain {explained} of the {gap} between"
                     )
                 else:
-                    missing[life.place.queue] += [_Unseen(life.message, eligible)] * gap
+                    unseen = missing[life.place.queue]
+                    unseen += [_Unseen(life.message, since_ns, sight.answered_ns) for _ in range(gap)]
             former = received
         yield from _check_first_receive(ledger, life)
     for queue, unseen in missing.items():
@@ -165,32 +168,26 @@ def _uncounted_gap(ledger: Ledger, former: Received | None, sight: _Sight) -> in
     return gap
 
 
-def _eligible_receives(ledger: Ledger, life: Life, former: Received | None, sight: _Sight) -> tuple[int, ...]:
-    began = life.rewind or min(life.message.attempts, key=lambda attempt: attempt.called_ns)
-    since = former.receive.called_ns if former else began.called_ns
-    return tuple(
-        place
-        for place, receive in enumerate(ledger.unanswered_receives.get(life.place.queue, ()))
-        if receive.answered_ns >= since and receive.called_ns <= sight.answered_ns
-    )
+def _explained(ledger: Ledger, life: Life, former: Received | None, sight: _Sight, since_ns: int, most: int) -> int:
+    """Return the number of unseen receives between two reports that unanswered receives can explain, up to ``most``.
 
-
-def _possible_leases(
-    ledger: Ledger, life: Life, former: Received | None, sight: _Sight, eligible: tuple[int, ...]
-) -> int:
-    """The number of unseen leases that fit between two reports, when all must end by themselves."""
-    if not eligible:
-        return 0
-    receives = ledger.unanswered_receives[life.place.queue]
-    shortest = min(receives[place].visibility_ms for place in eligible)
+    As many leases must fit between the reports, when all must end by themselves.
+    """
     if former is not None:
         end = end_of_lease(ledger, former, called_before_ns=sight.answered_ns)
-        since = former.from_ms if end.ended_by_hand else end.earliest_ms
+        free_ms = former.from_ms if end.ended_by_hand else end.earliest_ms
     elif life.rewind is not None:
-        since = ledger.history.wall_ms(life.rewind.called_ns) - CLOCK_MARGIN_MS
+        free_ms = ledger.history.wall_ms(life.rewind.called_ns) - CLOCK_MARGIN_MS
     else:
-        since = life.place.enqueue_ms + (life.message.attempts[0].delay_ms if life.place.is_first else 0)
-    return int((sight.at_ms - since) // shortest)
+        free_ms = life.place.enqueue_ms + (life.message.attempts[0].delay_ms if life.place.is_first else 0)
+    receives = ledger.unanswered_receives[life.place.queue]
+    explained, shortest_ms = 0, float("inf")
+    for eligible, index in enumerate(receives.overlapping(since_ns, sight.answered_ns), 1):
+        shortest_ms = min(shortest_ms, receives.operations[index].visibility_ms)
+        explained = min(eligible, int((sight.at_ms - free_ms) // shortest_ms))
+        if explained >= most:
+            break
+    return explained
 
 
 def _check_first_receive(ledger: Ledger, life: Life) -> Iterator[Violation]:
@@ -212,25 +209,79 @@ def _check_first_receive(ledger: Ledger, life: Life) -> Iterator[Violation]:
             return
 
 
-def _unexplained(unseen: list[_Unseen], receives: list[Receive]) -> _Unseen | None:
+def _unexplained(unseen: list[_Unseen], receives: Timeline[Receive]) -> _Unseen | None:
     """Return an unexplained receive, if every request explains at most its number of messages (bipartite matching)."""
-    explained: list[list[_Unseen]] = [[] for _ in receives]
+    matching = _Matching(receives)
+    # The earliest end first, to the first free request: then nearly every receive finds a place at once, because
+    # requests end nearly in the order of their calls.
+    return next((one for one in sorted(unseen, key=lambda one: one.until_ns) if not matching.explain(one)), None)
 
-    def explain(one: _Unseen, tried: set[int]) -> bool:
-        for place in one.eligible:
-            if place in tried:
-                continue
-            tried.add(place)
-            if len(explained[place]) < receives[place].max_messages:
-                explained[place].append(one)
-                return True
-            for at, other in enumerate(explained[place]):
-                if explain(other, tried):
-                    explained[place][at] = one
+
+class _Matching:
+    """Unseen receives, each with the unanswered receive that explains it."""
+
+    def __init__(self, receives: Timeline[Receive]) -> None:
+        self._receives = receives
+        self._explained: list[list[_Unseen]] = [[] for _ in receives.operations]
+        self._free = list(range(len(receives.operations) + 1))
+        """For each request the next request with free places, as far as known."""
+
+    def explain(self, one: _Unseen) -> bool:
+        return self._take_free(one) or self._rearrange(one)
+
+    def _take_free(self, one: _Unseen) -> bool:
+        """Take the first free place."""
+        end = self._receives.called_until(one.until_ns)
+        index = self._next_free(self._receives.answered_from(one.since_ns))
+        while index < end and self._receives.operations[index].answered_ns < one.since_ns:
+            index = self._next_free(index + 1)
+        if index >= end:
+            return False
+        self._put(one, index)
+        return True
+
+    def _rearrange(self, one: _Unseen) -> bool:
+        """Find a place by moving others (an augmenting path)."""
+        came_for: dict[int, tuple[_Unseen, int]] = {}
+        """For each examined request: the unseen receive that wants its place, and the present place of the receive."""
+        wanting = deque([(one, -1)])
+        while wanting:
+            unseen, place = wanting.popleft()
+            for index in self._receives.overlapping(unseen.since_ns, unseen.until_ns):
+                if index in came_for:
+                    continue
+                came_for[index] = unseen, place
+                if self._has_place(index):
+                    self._move_along(came_for, index)
                     return True
+                wanting.extend((other, index) for other in self._explained[index])
         return False
 
-    return next((one for one in unseen if not explain(one, set())), None)
+    def _move_along(self, came_for: dict[int, tuple[_Unseen, int]], index: int) -> None:
+        while index >= 0:
+            unseen, place = came_for[index]
+            if place >= 0:
+                self._explained[place].remove(unseen)
+            self._put(unseen, index)
+            index = place
+
+    def _has_place(self, index: int) -> bool:
+        return len(self._explained[index]) < self._receives.operations[index].max_messages
+
+    def _put(self, one: _Unseen, index: int) -> None:
+        self._explained[index].append(one)
+        if not self._has_place(index):
+            self._free[index] = index + 1
+
+    def _next_free(self, index: int) -> int:
+        """Follow the requests without free places, and shorten the way for later."""
+        way: list[int] = []
+        while self._free[index] != index:
+            way.append(index)
+            index = self._free[index]
+        for passed in way:
+            self._free[passed] = index
+        return index
 
 
 # ---------------------------------------------------------------- handles

@@ -1,6 +1,7 @@
 """A history arranged by message: ids of sends, receives, and the operations on every handle."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -20,10 +21,13 @@ from support.crash.promises.history import (
     Receive,
     Rewind,
     Send,
+    StartRedrive,
     Subscribe,
+    Unused,
 )
 from support.crash.promises.places import CLOCK_MARGIN_MS, Life, Message, MessageKey, Received, arrange
 from support.crash.promises.published import PublishedMessage, arrange_published
+from support.crash.promises.timeline import Timeline
 from support.crash.promises.unused import all_deletions
 
 
@@ -83,11 +87,15 @@ class Ledger:
         default_factory=lambda: defaultdict[int, list[HandleOperation]](list)
     )
     """In the order of their calls."""
-    barriers: dict[str, list[Operation]] = field(default_factory=lambda: defaultdict[str, list[Operation]](list))
-    """Clears and deletions that may have happened, by queue, deletions of unused queues last."""
-    rewinds: dict[str, list[Rewind]] = field(default_factory=lambda: defaultdict[str, list[Rewind]](list))
-    """Operations that may have been carried out, by queue, in the order of their calls."""
-    unanswered_receives: dict[str, list[Receive]] = field(default_factory=lambda: defaultdict[str, list[Receive]](list))
+    barriers: defaultdict[str, Timeline[Operation]] = field(default_factory=lambda: defaultdict(Timeline[Operation]))
+    """Clears and deletions that may have happened, by queue."""
+    rewinds: defaultdict[str, Timeline[Rewind]] = field(default_factory=lambda: defaultdict(Timeline[Rewind]))
+    """Operations that may have been carried out, by queue."""
+    unanswered_receives: defaultdict[str, Timeline[Receive]] = field(
+        default_factory=lambda: defaultdict(Timeline[Receive])
+    )
+    redriven_ns: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    """Call of the first redrive that may have been carried out, by queue and target."""
     decisions: dict[int, list[EndTransactions]] = field(
         default_factory=lambda: defaultdict[int, list[EndTransactions]](list)
     )
@@ -97,14 +105,15 @@ class Ledger:
     """Attributes of every queue at its creation."""
 
     @property
-    def lives(self) -> list[Life]:
-        return [life for message in self.messages.values() for place in message.places for life in place.lives]
+    def lives(self) -> Iterator[Life]:
+        return (life for message in self.messages.values() for place in message.places for life in place.lives)
 
     def purged_before(self, message: Message, at_ns: int) -> Operation | None:
         """An acknowledged clear that surely came after the send and was answered before ``at_ns``."""
-        stood_ns = self._stood_ns(message)
-        for barrier in self.barriers.get(message.queue, ()):
-            if barrier.done and stood_ns < barrier.called_ns and barrier.answered_ns < at_ns:
+        barriers = self.barriers[message.queue]
+        for index in range(barriers.called_until(self._stood_ns(message)), barriers.called_before(at_ns)):
+            barrier = barriers.operations[index]
+            if barrier.done and barrier.answered_ns < at_ns:
                 return barrier
         return None
 
@@ -117,10 +126,9 @@ class Ledger:
 
     def maybe_purged(self, message: Message, *, before_ns: int | None = None) -> bool:
         """A clear may have taken the message (and was called before ``before_ns``)."""
-        return any(
-            barrier.answered_ns > message.called_ns and (before_ns is None or barrier.called_ns < before_ns)
-            for barrier in self.barriers.get(message.queue, ())
-        )
+        barriers = self.barriers[message.queue]
+        end = len(barriers.operations) if before_ns is None else barriers.called_before(before_ns)
+        return barriers.answered_from(message.called_ns + 1) < end
 
     def deletes(self, received: Received) -> list[Delete]:
         """Operations on the handle of a delivery that may have been carried out."""
@@ -165,17 +173,20 @@ def build_ledger(history: History) -> Ledger:
         ValueError: the history cannot be used: a body in two different sends.
     """
     ledger = Ledger(history, _messages(history) | _copies(history))
-    for operation in sorted(history.operations, key=lambda operation: operation.called_ns):
+    deletions = all_deletions(history)
+    for operation in sorted([*history.operations, *deletions], key=lambda operation: operation.called_ns):
         match operation:
             case HandleOperation():
                 for handle in operation.handles:
                     ledger.handle_operations[handle].append(operation)
-            case Clear() | DeleteQueue() if operation.possible:
+            case Clear() | DeleteQueue() | Unused() if operation.possible:
                 ledger.barriers[operation.queue].append(operation)
             case Rewind() if operation.possible:
                 ledger.rewinds[operation.queue].append(operation)
             case Receive() if operation.outcome is Outcome.UNKNOWN:
                 ledger.unanswered_receives[operation.queue].append(operation)
+            case StartRedrive() if operation.possible:
+                ledger.redriven_ns.setdefault((operation.queue, operation.target), operation.called_ns)
             case EndTransactions():
                 for message_id in operation.decisions:
                     ledger.decisions[message_id].append(operation)
@@ -188,13 +199,11 @@ def build_ledger(history: History) -> Ledger:
                     message.ids.add(operation.message_id)
             case _:
                 pass
-    for deletion in all_deletions(history):
-        ledger.barriers[deletion.queue].append(deletion)
     ledger.strangers.extend(arrange(history, ledger.messages))
     ledger.published.extend(arrange_published(history, ledger.messages))
     for message in ledger.messages.values():
         for place in message.places:
-            place.split_into_lives(ledger.deletes, ledger.rewinds.get(place.queue, ()))
+            place.split_into_lives(ledger.deletes, ledger.rewinds[place.queue])
             for life in place.lives:
                 for received in life.received:
                     ledger.by_handle.setdefault(received.delivery.handle, (life, received))

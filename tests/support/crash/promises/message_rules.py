@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator
 
-from support.crash.promises.history import Receive
+from support.crash.promises.history import Delivery, Receive
 from support.crash.promises.ledger import Ledger, Rule, Violation
 from support.crash.promises.places import Message
 
@@ -66,15 +66,15 @@ def check_ids(ledger: Ledger) -> Iterator[Violation]:
 
 
 def check_handles_unique(ledger: Ledger) -> Iterator[Violation]:
-    seen: dict[int, bytes] = {}
+    seen: dict[int, Delivery] = {}
     for receive in ledger.history.of_kind(Receive):
         for delivery in receive.deliveries:
             if delivery.handle in seen:
                 yield Violation(
                     Rule.HANDLE_UNIQUE,
-                    f"{delivery.handle} was given with {seen[delivery.handle]!r} and {delivery.body[:24]!r}",
+                    f"{delivery.handle} was given with {seen[delivery.handle].body[:24]!r} and {delivery.body[:24]!r}",
                 )
-            seen[delivery.handle] = delivery.body[:24]
+            seen[delivery.handle] = delivery
 
 
 def check_deletes_kept(ledger: Ledger) -> Iterator[Violation]:

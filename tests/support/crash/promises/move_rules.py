@@ -1,9 +1,10 @@
 """Rules about moves and rewinds: dead letters, redrives, and messages brought back by a rewind."""
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from support.crash.promises.history import DeadLetter, Delete, Rewind, StartRedrive
+from support.crash.promises.history import DeadLetter, Delete, Rewind
 from support.crash.promises.ledger import Ledger, Rule, Violation
 from support.crash.promises.places import CLOCK_MARGIN_MS, Message, Place
 
@@ -111,12 +112,12 @@ def _why_not_redriven(ledger: Ledger, message: Message, place: Place) -> str | N
     seen_ns = min(received.receive.answered_ns for received in place.received)
     former = next((one for one in message.places if one.next is place), None)
     home = former.origin.queue if former is not None and former.origin is not None else message.queue
-    for redrive in ledger.history.of_kind(StartRedrive):
-        if redrive.possible and redrive.queue == place.origin.queue and redrive.called_ns < seen_ns:
-            target = redrive.target or home
-            # The source is not known for every message; then any source is possible.
-            if target == place.queue or (not redrive.target and (former is None or former.origin is None)):
-                return None
+    targets = [place.queue]
+    # The source is not known for every message; then any source is possible.
+    if home == place.queue or former is None or former.origin is None:
+        targets.append("")
+    if any(ledger.redriven_ns.get((place.origin.queue, target), seen_ns) < seen_ns for target in targets):
+        return None
     return f"no redrive of {place.origin.queue} goes to {place.queue}"
 
 
@@ -154,11 +155,9 @@ def check_rewinds_kept(ledger: Ledger) -> Iterator[Violation]:
             continue
         for place in message.places:
             last = ledger.surely_deleted(place.lives[-1])
-            for rewind in ledger.rewinds.get(place.queue, ()):
-                ended_before = last is not None and last.answered_ns < rewind.called_ns
-                if ended_before and _surely_reached(ledger, place, rewind):
-                    yield Violation(Rule.REWIND_KEPT, f"{place} did not come back by the rewind to {rewind.time_ms}")
-                    break
+            rewind = _sure_rewind(ledger, place, last.answered_ns) if last is not None else None
+            if rewind is not None:
+                yield Violation(Rule.REWIND_KEPT, f"{place} did not come back by the rewind to {rewind.time_ms}")
 
 
 def check_rewound_once(ledger: Ledger) -> Iterator[Violation]:
@@ -171,14 +170,18 @@ def check_rewound_once(ledger: Ledger) -> Iterator[Violation]:
     for message in ledger.messages.values():
         for place in message.places:
             found = [delete for received in place.received for delete in ledger.deletes(received)]
-            if found and place.queue in ledger.rewinds:
+            if found and ledger.rewinds[place.queue].operations:
                 deletes[place.queue].append((place, found))
     for queue, rewinds in ledger.rewinds.items():
-        for at, rewind in enumerate(rewinds):
+        deleted = sorted(deletes[queue], key=lambda pair: pair[0].enqueue_ms)
+        for rewind in rewinds.operations:
             if not rewind.done:
                 continue
-            former = [one for one in rewinds[:at] if one.done and one.answered_ns < rewind.called_ns]
-            most = sum(_is_rewindable(ledger, place, found, former, rewind) for place, found in deletes[queue])
+            # A message that was stored after the rewind was deleted after the rewind.
+            until_ms = ledger.history.wall_ms(rewind.answered_ns) + CLOCK_MARGIN_MS
+            first = bisect_left(deleted, rewind.time_ms, key=lambda pair: pair[0].enqueue_ms)
+            end = bisect_right(deleted, until_ms, key=lambda pair: pair[0].enqueue_ms)
+            most = sum(_is_rewindable(ledger, place, found, rewind) for place, found in deleted[first:end])
             if rewind.messages > most:
                 yield Violation(
                     Rule.REWIND_KEPT,
@@ -187,14 +190,23 @@ def check_rewound_once(ledger: Ledger) -> Iterator[Violation]:
                 )
 
 
-def _is_rewindable(ledger: Ledger, place: Place, deletes: list[Delete], former: list[Rewind], rewind: Rewind) -> bool:
+def _is_rewindable(ledger: Ledger, place: Place, deletes: Sequence[Delete], rewind: Rewind) -> bool:
     """True if a rewind may have found the message deleted, after earlier rewinds were surely carried out."""
-    if place.enqueue_ms < rewind.time_ms:
-        return False
     ended_ns = max((delete.answered_ns for delete in deletes if delete.called_ns < rewind.answered_ns), default=None)
-    return ended_ns is not None and not any(
-        ended_ns < one.called_ns and _surely_reached(ledger, place, one) for one in former
-    )
+    return ended_ns is not None and _sure_rewind(ledger, place, ended_ns, before_ns=rewind.called_ns) is None
+
+
+def _sure_rewind(ledger: Ledger, place: Place, after_ns: int, *, before_ns: float = float("inf")) -> Rewind | None:
+    """Return a rewind of an interval, from its call to its answer, that surely brought back the message of a place."""
+    # A message leaves the window, so later rewinds need no look.
+    window_ms = int(ledger.attributes.get(place.queue, {}).get("rewind_ms", 0))
+    left_ns = ledger.history.at_ns(place.enqueue_ms + window_ms - CLOCK_MARGIN_MS)
+    rewinds = ledger.rewinds[place.queue]
+    for index in range(rewinds.called_until(after_ns), rewinds.called_until(min(left_ns, before_ns))):
+        rewind = rewinds.operations[index]
+        if rewind.answered_ns < before_ns and _surely_reached(ledger, place, rewind):
+            return rewind
+    return None
 
 
 def _surely_reached(ledger: Ledger, place: Place, rewind: Rewind) -> bool:

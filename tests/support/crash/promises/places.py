@@ -5,11 +5,12 @@ chain, and some links are known from the origin of the next place alone. A messa
 rewinds brought it back after a delete. Leases and receive counts belong to a life.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from support.crash.promises.history import Check, Delete, Delivery, History, Origin, Receive, Rewind, Send
+from support.crash.promises.timeline import Timeline
 
 CLOCK_MARGIN_MS = 250
 """Greatest difference of the broker's clock from the wall clock of this machine, towards which the broker slews. For
@@ -157,20 +158,22 @@ class Place:
     def __str__(self) -> str:
         return f"{self.message} as {self.message_id:#x} in {self.queue}"
 
-    def split_into_lives(self, deletes: "Callable[[Received], list[Delete]]", rewinds: Sequence[Rewind]) -> None:
+    def split_into_lives(self, deletes: "Callable[[Received], list[Delete]]", rewinds: Timeline[Rewind]) -> None:
         """Find the rewinds that brought the message back, at most once per rewind.
 
         A delivery belongs to a new life if the handle before may have deleted the message, and the broker reports a
         later first receive. Without a rewind as the explanation, the delivery stays in the old life, and the rules
         object.
         """
-        usable = [one for one in rewinds if one.time_ms <= self.enqueue_ms]
+        used = 0
 
         def brought_back(former: Received, seen_ns: int) -> Rewind | None:
-            called = [delete.called_ns for delete in deletes(former)]
-            while called and usable and usable[0].called_ns <= seen_ns:
-                rewind = usable.pop(0)
-                if rewind.answered_ns >= min(called):
+            nonlocal used
+            deleted_ns = min((delete.called_ns for delete in deletes(former)), default=None)
+            for index in rewinds.overlapping(deleted_ns, seen_ns) if deleted_ns is not None else ():
+                rewind = rewinds.operations[index]
+                if index >= used and rewind.time_ms <= self.enqueue_ms:
+                    used = index + 1
                     return rewind
             return None
 

@@ -65,7 +65,7 @@ def check_queues(ledger: Ledger) -> Iterator[Violation]:
                 told = f"id {operation.queue_id}, {dict(operation.attributes)}" if operation.done else ""
                 yield Violation(Rule.QUEUE_STATE, f"{queue}: {what} {told} where only {states} were possible")
                 break
-            states = after
+            states = _distinct(after)
 
 
 def _may_be_unused(ledger: Ledger, states: _States, operation: QueueOperation) -> bool:
@@ -76,6 +76,12 @@ def _may_be_unused(ledger: Ledger, states: _States, operation: QueueOperation) -
         for after_ms in times_ms
         if after_ms
     )
+
+
+def _distinct(states: _States) -> _States:
+    """Return each state once: changes without an answer would otherwise double the states again and again."""
+    keys = [state and (state.queue_id, frozenset(state.attributes.items())) for state in states]
+    return list(dict(zip(keys, states, strict=True)).values())
 
 
 def _after(states: _States, operation: QueueOperation) -> _States:

@@ -4,7 +4,7 @@ Copies in queues are ordinary messages and keep all rules of messages; the rules
 and for pushes.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -22,6 +22,8 @@ from support.crash.promises.history import (
     Subscribe,
 )
 from support.crash.promises.ledger import Ledger, Rule, Violation
+from support.crash.promises.places import Message
+from support.crash.promises.published import PublishedMessage
 
 NOTICED_NS = 500_000_000
 """Time after a failed push until a broker that answers requests has noted the failure."""
@@ -80,16 +82,16 @@ def check_pushed_only(ledger: Ledger) -> Iterator[Violation]:
 
 def check_published_once(ledger: Ledger) -> Iterator[Violation]:
     """Under one id that no other message has, and with the number of subscriptions that there were."""
-    owners: dict[int, str] = {}
+    owners: dict[int, Message | PublishedMessage] = {}
     for copy in ledger.messages.values():
-        owners.update(dict.fromkeys(copy.ids | {place.message_id for place in copy.places}, str(copy)))
+        owners.update(dict.fromkeys(copy.ids | {place.message_id for place in copy.places}, copy))
     for message in ledger.published:
         if len(message.ids) > 1:
             yield Violation(Rule.STORED_ONCE, f"{message} has several ids")
         for number in message.ids:
             if number in owners:
                 yield Violation(Rule.ID_UNIQUE, f"{number:#x} is the id of {message} and {owners[number]}")
-            owners[number] = str(message)
+            owners[number] = message
         for attempt in message.attempts:
             if not attempt.done:
                 continue
@@ -158,16 +160,15 @@ def check_in_retry_kept(ledger: Ledger) -> Iterator[Violation]:
         pushes = (push for message in ledger.published for push in message.pushes.get(name, ()))
         times = sorted(push.called_ns for push in pushes if push.is_delivered)
         drops = [drop for message in ledger.published for drop in message.drops(name)]
+        dropped_from = sorted(drop.called_ns for drop in drops)
+        dropped_by = sorted(drop.answered_ns for drop in drops)
         most: GetSubscription | None = None
         for one in counted:
             if most is not None:
                 # A message that was delivered just before the first count may not have been noted at that count.
-                first = bisect_left(times, most.called_ns - 2_000_000_000)
-                gone = bisect_left(times, one.answered_ns) - first
-                gone += sum(
-                    drop.called_ns <= one.answered_ns and drop.answered_ns >= most.called_ns - 2_000_000_000
-                    for drop in drops
-                )
+                since_ns = most.called_ns - 2_000_000_000
+                gone = bisect_left(times, one.answered_ns) - bisect_left(times, since_ns)
+                gone += bisect_right(dropped_from, one.answered_ns) - bisect_left(dropped_by, since_ns)
                 if one.counts["in_retry"] < most.counts["in_retry"] - gone:
                     yield Violation(
                         Rule.FAILURE_KEPT,

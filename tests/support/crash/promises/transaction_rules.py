@@ -79,10 +79,11 @@ def check_half_listed(ledger: Ledger) -> Iterator[Violation]:
 
 def check_half_not_listed(ledger: Ledger) -> Iterator[Violation]:
     """A decided message is no half message any more."""
+    owners = {(message.queue, number): message for message in _half_messages(ledger) for number in message.ids}
     for page in ledger.history.of_kind(ListHalf):
-        for message in _half_messages(ledger):
-            is_listed = page.queue == message.queue and message.ids & set(page.message_ids)
-            if is_listed and _decided_before(ledger, message, page.called_ns):
+        listed = {owners[page.queue, number] for number in page.message_ids if (page.queue, number) in owners}
+        for message in listed:
+            if _decided_before(ledger, message, page.called_ns):
                 yield Violation(Rule.DECISION_KEPT, f"{message} was decided, and is still a half message")
 
 
