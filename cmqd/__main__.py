@@ -10,6 +10,7 @@ from cmqd import __version__
 from cmqd.exit_codes import ExitCode
 from cmqd.ha import commands as ha
 from cmqd.settings import SETTINGS, SettingError, SettingInfo, Settings, ignored_variables, load
+from cmqd_logs.quick_start import import_structlog
 from cmqd_types.units import DURATION, SIZE
 
 SERVE_DESCRIPTION = """Run the broker until SIGTERM. SIGHUP reads the settings and the TLS files again.
@@ -53,6 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _give_new_log_id(settings.data)
         if chosen.command == "ha":
             return ha.run(chosen, settings)
+        import_structlog()
         from cmqd.server.process.daemon import run_server
         from cmqd.server.process.http_gateway import checked_flags, missing_library
     except ModuleNotFoundError as missing:

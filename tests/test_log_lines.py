@@ -5,6 +5,8 @@ import contextlib
 import io
 import json
 import logging
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -254,3 +256,18 @@ def test_reports_come_regularly(output: io.StringIO) -> None:
 
     assert [line["event"] for line in written(output)][-1] == "lines_left_out"
     assert later == [(lines.REPORT_SECONDS, lines.report_regularly)]
+
+
+def test_broker_and_gateway_load_no_rich_and_it_stays_importable() -> None:
+    program = """
+import sys
+from cmqd_logs.quick_start import import_structlog
+import_structlog()
+import cmqd.__main__, cmqd.server.process.daemon, cmqd_gateway.process.command
+loaded = {name.partition(".")[0] for name in sys.modules}
+import rich
+print(*({"rich", "structlog"} & loaded))
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.split() == ["structlog"]

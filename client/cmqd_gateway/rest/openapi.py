@@ -12,7 +12,7 @@ from cmqd_gateway.rest import types
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.problems import CONTENT_TYPE, GATEWAY_PROBLEMS, STATUS_OF_CODE, Problem
 from cmqd_gateway.rest.table import BASE, OPERATIONS
-from cmqd_gateway.rest.views import Reply
+from cmqd_gateway.rest.views import Reply, descriptions
 from cmqd_protocol.protocol_errors import ErrorCode
 
 _COMMON = (
@@ -85,6 +85,11 @@ def build() -> dict[str, Any]:
         for kind in _with_subclasses(root):
             if kind.__name__ in components:
                 _use_outer_annotations(components[kind.__name__], kind)
+    for kind in _with_subclasses(Reply):
+        if kind.__name__ in components:
+            properties = components[kind.__name__]["properties"]
+            for name, text in descriptions(kind).items():
+                properties[name] = {"description": text, **properties[name]} | {"description": text}
     queries = {operation.query for operation in OPERATIONS}
     for kind in _with_subclasses(types.Request):
         if kind not in queries and kind.__name__ in components:
