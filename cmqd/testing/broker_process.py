@@ -15,13 +15,43 @@ import tomllib
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Protocol, Self
 
 POLL_S = 0.005
 """Interval between two checks for the ready file: far below the time of a start."""
 
 TAIL_LINES = 30
 """Lines of the broker's log in the text of an error."""
+
+
+class Process(Protocol):
+    """The calls that a ``BrokerProcess`` makes on its process; ``subprocess.Popen`` has them."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        ...
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, None while the process is not known to have ended."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while the process runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit code."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        ...
 
 
 class BrokerNotReadyError(Exception):
@@ -53,7 +83,7 @@ class BrokerProcess:
         self.port: int = 0
         """Port of the broker; 0 until the first start, and the same after each later one."""
         self._environment = _plain_environment() if environment is None else dict(environment)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._storage_pid = 0
         self._reservation: weakref.finalize[..., Self] | None = None
         """Gives up the port when called, or at the end of this object."""
@@ -105,10 +135,10 @@ class BrokerProcess:
             self._reserve_port()
         ready = self.folder / "ready"
         ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "cmqd", "serve", "--data", str(self.folder / "data")]
-        command += ["--listen", f"127.0.0.1:{self.port}", "--ready-file", str(ready), *self.flags]
+        arguments = ["serve", "--data", str(self.folder / "data")]
+        arguments += ["--listen", f"127.0.0.1:{self.port}", "--ready-file", str(ready), *self.flags]
         with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment)
+            process = self._launch(arguments, log, self._environment)
         try:
             while not (ready.exists() and (text := ready.read_text())):
                 if process.poll() is not None:
@@ -140,6 +170,11 @@ class BrokerProcess:
         finally:
             process.kill()
 
+    def _launch(self, arguments: list[str], log: IO[bytes], environment: Mapping[str, str]) -> Process:
+        """Start ``cmqd``, with an empty standard input."""
+        command = [sys.executable, "-m", "cmqd", *arguments]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
     def _reserve_port(self) -> None:
         """Bind the port beside the broker, without listening: no other program gets the port while the broker is down.
 
@@ -156,7 +191,7 @@ class BrokerProcess:
             self._reservation()
             self._reservation = None
 
-    def _take_process(self) -> "subprocess.Popen[bytes]":
+    def _take_process(self) -> Process:
         process, self._process = self._process, None
         if process is None:
             raise RuntimeError("the broker is not running")

@@ -18,7 +18,7 @@ from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.tcp import commands
 from support.eventually import eventually
 from support.gateway.tcp_program import TcpProgram
-from support.processes.running_server import RunningServer, ServerFailedError
+from support.processes.running_server import NEW_INTERPRETER, RunningServer, ServerFailedError
 from support.tls.certificates import make_certificate, shown_certificate, trusting_context
 
 pytestmark = pytest.mark.system
@@ -61,7 +61,7 @@ def status_of(ready: dict[str, Any], *, tls: bool = False) -> int:
 
 
 async def test_the_gateway_starts_with_the_broker_and_ends_with_it(tmp_path: Path) -> None:
-    with RunningServer(tmp_path, *HTTP) as server:
+    with RunningServer(tmp_path, *HTTP, program=NEW_INTERPRETER) as server:
         ready = await gateway_of(server)
         assert status_of(ready) > 0
         server.stop()
@@ -71,7 +71,7 @@ async def test_the_gateway_starts_with_the_broker_and_ends_with_it(tmp_path: Pat
 
 
 async def test_no_argument_variable_or_file_has_the_key_and_no_list_shows_it(tmp_path: Path) -> None:
-    with RunningServer(tmp_path, *HTTP) as server:
+    with RunningServer(tmp_path, *HTTP, program=NEW_INTERPRETER) as server:
         ready = await gateway_of(server)
         async with connect(server.url) as client:
             keys = await client.accounts.keys()
@@ -119,7 +119,7 @@ async def test_a_gateway_that_cannot_listen_does_not_hold_up_the_broker(tmp_path
 
 
 def test_without_the_setting_there_is_no_gateway(tmp_path: Path) -> None:
-    with RunningServer(tmp_path) as server:
+    with RunningServer(tmp_path, program=NEW_INTERPRETER) as server:
         children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
         lines = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
 

@@ -22,7 +22,7 @@ from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.raw_client import RawClient
 from support.eventually import eventually_elsewhere
 from support.processes.environment import plain_environment
-from support.processes.running_server import RunningServer, ServerFailedError
+from support.processes.running_server import NEW_INTERPRETER, RunningServer, ServerFailedError
 from support.processes.stopped_process import stop
 
 pytestmark = pytest.mark.system
@@ -31,7 +31,7 @@ LONG_DRAIN = ("--drain-timeout-ms", "600000")
 
 
 async def test_it_serves_and_survives_a_restart(tmp_path: Path) -> None:
-    with RunningServer(tmp_path) as server:
+    with RunningServer(tmp_path, program=NEW_INTERPRETER) as server:
         async with connect(server.url) as client:
             queue = await client.create_queue("jobs")
             for number in range(20):
@@ -108,14 +108,14 @@ def test_sigterm_during_a_redrive_ends_in_order_and_the_next_start_goes_on(tmp_p
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_server_ends_at_once_with_exit_code_0(tmp_path: Path, number: int) -> None:
-    with RunningServer(tmp_path, *LONG_DRAIN) as server:
+    with RunningServer(tmp_path, *LONG_DRAIN, program=NEW_INTERPRETER) as server:
         assert server.stop(number) == 0
 
     assert "drain_incomplete" not in server.log, "the drain ended by itself, not by its time limit"
 
 
 def test_sigterm_while_it_starts_ends_it(tmp_path: Path) -> None:
-    server = RunningServer(tmp_path, "--log-level", "debug")
+    server = RunningServer(tmp_path, "--log-level", "debug", program=NEW_INTERPRETER)
     server.launch()
     eventually_elsewhere(lambda: "settings" in server.log)
 
@@ -229,7 +229,7 @@ async def test_a_nearly_full_disk_refuses_sends_while_receives_and_deletes_work(
 
 
 def test_the_storage_process_gone_ends_the_server_with_exit_code_3_and_the_reason(tmp_path: Path) -> None:
-    with RunningServer(tmp_path) as server:
+    with RunningServer(tmp_path, program=NEW_INTERPRETER) as server:
         os.kill(server.ready["storage_pid"], signal.SIGKILL)
 
         assert server.wait() == 3
@@ -302,7 +302,7 @@ def test_a_damaged_accounts_file_ends_with_exit_code_4_and_says_so(tmp_path: Pat
 
 
 def test_the_commands_of_the_greeting_can_be_pasted(tmp_path: Path) -> None:
-    with RunningServer(tmp_path) as server:
+    with RunningServer(tmp_path, program=NEW_INTERPRETER) as server:
         lines = server.log.splitlines()
         begin = lines.index("Next, in a second terminal:") + 1
         commands = "\n".join(lines[begin : lines.index("Ctrl-C ends the broker in order.")])
@@ -379,6 +379,6 @@ def test_flags_and_variables_and_file_are_joined_by_cmqd_config(tmp_path: Path) 
 
 def test_a_wrong_setting_ends_with_exit_code_2_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(ServerFailedError, match=r"(?s)code 2.*heartbeat_ms.*1000"):
-        RunningServer(tmp_path).start("--heartbeat-ms", "5")
+        RunningServer(tmp_path, program=NEW_INTERPRETER).start("--heartbeat-ms", "5")
 
     assert not (tmp_path / "data").exists()

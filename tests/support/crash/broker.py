@@ -19,6 +19,8 @@ from typing import Any
 
 from support.crash.traces.tracing import start_traced
 from support.processes.environment import broker_environment
+from support.processes.forked_program import ForkedProgram
+from support.processes.running_server import AnyProcess
 
 _POLL_SECONDS = 0.005
 _SKEWED = """
@@ -68,7 +70,7 @@ class CrashingBroker:
         self._flags = tuple(flags)
         self.clock_skew_ms = 0
         """Lead of the broker's wall clock over the machine's, from its next start on."""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: AnyProcess | None = None
         self._ready: Ready | None = None
 
     @property
@@ -93,10 +95,13 @@ class CrashingBroker:
         self._ready = None
         self._ready_file.unlink(missing_ok=True)
         program = ("-c", _SKEWED, str(self.clock_skew_ms)) if self.clock_skew_ms else ("-m", "cmqd")
-        command = [sys.executable, *program, "serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
-        command += ["--ready-file", str(self._ready_file), *self._flags]
+        arguments = ["serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
+        arguments += ["--ready-file", str(self._ready_file), *self._flags]
+        command = [sys.executable, *program, *arguments]
         with self._log.open("ab") as log:
-            if trace_file is None:
+            if trace_file is None and not self.clock_skew_ms:
+                self._process = ForkedProgram("cmqd", arguments, output=log, environment=broker_environment())
+            elif trace_file is None:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=broker_environment()
                 )
@@ -191,12 +196,12 @@ class CrashingBroker:
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
         return "\n".join(lines[-25:])
 
-    def _running(self) -> "tuple[subprocess.Popen[bytes], Ready]":
+    def _running(self) -> "tuple[AnyProcess, Ready]":
         if self._process is None or self._ready is None:
             raise BrokerFailedError("the broker is not running")
         return self._process, self._ready
 
-    def _wait_for_end(self, process: "subprocess.Popen[bytes]") -> int:
+    def _wait_for_end(self, process: "AnyProcess") -> int:
         try:
             return process.wait()
         finally:

@@ -7,8 +7,6 @@ The gateway's log is ``<folder>/gateway.log``; its last lines are in the text of
 """
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +15,7 @@ from typing import Any, Self
 from cmqd_client import sync
 from cmqd_client.address import parse_address
 from support.processes.environment import plain_environment
+from support.processes.forked_program import ForkedProgram
 from support.processes.running_server import RunningServer, ServerFailedError
 
 _POLL_SECONDS = 0.01
@@ -29,7 +28,7 @@ class RunningGateway:
         self._folder = folder
         self._server = server
         self._flags = flags
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ForkedProgram | None = None
         self.ready: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
@@ -41,16 +40,10 @@ class RunningGateway:
         self.own_key = f"{own.secret_id}:{own.secret_key}"
         key_file.touch(mode=0o600)
         key_file.write_text(f"{self.own_key}\n")
-        command = [sys.executable, "-m", "cmqd_gateway", "--broker", f"cmq://{address.host}:{address.port}"]
-        command += ["--key-file", str(key_file), "--listen", "127.0.0.1:0", "--ready-file", str(ready_file)]
+        arguments = ["--broker", f"cmq://{address.host}:{address.port}", "--key-file", str(key_file)]
+        arguments += ["--listen", "127.0.0.1:0", "--ready-file", str(ready_file), *self._flags]
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [*command, *self._flags],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=plain_environment(),
-            )
+            self._process = ForkedProgram("cmqd_gateway", arguments, output=log, environment=plain_environment())
         try:
             # The gateway listens before it has the broker, and refuses requests until then.
             while not (ready_file.exists() and "broker_connected" in self.log):
@@ -65,7 +58,7 @@ class RunningGateway:
         return self
 
     @property
-    def process(self) -> "subprocess.Popen[bytes]":
+    def process(self) -> ForkedProgram:
         assert self._process is not None, "it was not started"
         return self._process
 

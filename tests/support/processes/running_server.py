@@ -16,11 +16,15 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from support.processes.environment import broker_environment
+from support.processes.forked_program import ForkedProgram
 
 _POLL_SECONDS = 0.01
+NEW_INTERPRETER = (sys.executable, "-m", "cmqd")
+"""The command as a shell starts it, for tests of the start itself."""
+AnyProcess: TypeAlias = "subprocess.Popen[bytes] | ForkedProgram"
 
 
 class ServerFailedError(Exception):
@@ -36,10 +40,10 @@ class RunningServer:
         *flags: str,
         environment: Mapping[str, str] | None = None,
         wrapper: Sequence[str] = (),
-        program: Sequence[str] = (sys.executable, "-m", "cmqd"),
+        program: Sequence[str] = (),
     ) -> None:
-        """``wrapper``: a command that runs the server, such as ``prlimit --nofile=64``; ``program``: ``cmqd`` itself,
-        or a script that first breaks a part of cmqd.
+        """``wrapper``: a command that runs the server, such as ``prlimit --nofile=64``; ``program``: a command in place
+        of the forked server, as ``NEW_INTERPRETER``, or a script that first breaks a part of cmqd.
         """
         self.data = folder / "data"
         self.log_file = folder / "server.log"
@@ -47,8 +51,10 @@ class RunningServer:
         self.flags = flags
         self._environment = {**broker_environment(), **(environment or {})}
         self._wrapper = wrapper
-        self._program = program
-        self._process: subprocess.Popen[bytes] | None = None
+        # The interpreter and the dynamic linker read variables at their start alone.
+        at_start = any(name.startswith(("PYTHON", "LD_")) for name in environment or {})
+        self._program = NEW_INTERPRETER if at_start and not program else program
+        self._process: AnyProcess | None = None
         self.ready: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
@@ -67,7 +73,7 @@ class RunningServer:
                 self._process.wait()
 
     @property
-    def process(self) -> "subprocess.Popen[bytes]":
+    def process(self) -> "AnyProcess":
         assert self._process is not None, "it was not started"
         return self._process
 
@@ -111,12 +117,16 @@ class RunningServer:
     def launch(self, *more_flags: str) -> None:
         """Start the server without waiting."""
         self.ready_file.unlink(missing_ok=True)
-        command = [*self._wrapper, *self._program, "serve", "--data", str(self.data)]
-        command += ["--listen", "127.0.0.1:0", "--ready-file", str(self.ready_file), *self.flags, *more_flags]
+        arguments = ["serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
+        arguments += ["--ready-file", str(self.ready_file), *self.flags, *more_flags]
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
-            )
+            if not self._wrapper and not self._program:
+                self._process = ForkedProgram("cmqd", arguments, output=log, environment=self._environment)
+            else:
+                command = [*self._wrapper, *(self._program or NEW_INTERPRETER), *arguments]
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+                )
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the loop process."""

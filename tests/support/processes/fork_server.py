@@ -1,0 +1,315 @@
+"""A process with the modules of the product loaded, which forks a child for each program that a test starts.
+
+A new interpreter takes 0.4 s of processor time to import the broker, 0.2 s the storage process and 0.7 s the gateway;
+a child is there in 0.02 s. ``ForkedProgram`` asks for children; this file is the program, and imports nothing of the
+tests.
+
+A child runs ``__main__`` of its module as ``python -m`` does, with the descriptors, environment, folder and signals of
+a new process, and ends through the end of the interpreter. Its process id, its exit code and its death are real. A
+broker's own children stay children of the broker: each is forked ahead, waits for the broker's ``subprocess.Popen``,
+and then becomes the program that the broker names.
+"""
+
+import asyncio
+import fcntl
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MODULES = (
+    # First, as in the commands.
+    "cmqd_logs.quick_start",
+    "cmqd.ha.commands",
+    "cmqd.server.process.daemon",
+    "cmqd.storage.service",
+    "cmqd.storage.redundancy.engine_choice",
+    "cmqd_gateway.process.command",
+    "aiohttp",
+    "aiosqlite",
+    "uvloop",
+)
+STATUS = struct.Struct("i")
+_LARGEST = 1 << 17
+_MOST_DESCRIPTORS = 32
+
+
+class Request:
+    """A program to run, with its descriptors."""
+
+    def __init__(self, text: bytes, descriptors: Sequence[int]) -> None:
+        wanted: dict[str, Any] = json.loads(text)
+        self.module: str = wanted["module"]
+        self.arguments: list[str] = wanted["arguments"]
+        self._environment: dict[str, str] = wanted["environment"]
+        self._folder: str = wanted["folder"]
+        self._mask: int = wanted["mask"]
+        self._numbers: list[int] = wanted["numbers"]
+        self._searches_folder: bool = wanted["searches_folder"]
+        self._leads: bool = wanted["leads"]
+        self._descriptors = descriptors
+
+    def install(self) -> None:
+        """Give this process the descriptors, environment and signals of a new interpreter."""
+        first_free = 1 + max(64, *self._numbers)
+        moved = [fcntl.fcntl(each, fcntl.F_DUPFD, first_free) for each in self._descriptors]
+        for each in map(int, os.listdir("/proc/self/fd")):
+            if each not in moved:
+                try:
+                    os.close(each)
+                except OSError:  # the descriptor of the listing itself
+                    pass
+        for source, number in zip(moved, self._numbers, strict=True):
+            os.dup2(source, number)
+            os.close(source)
+        os.chdir(self._folder)
+        os.umask(self._mask)
+        os.environ.clear()
+        os.environ.update(self._environment)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self._leads:
+            os.setsid()
+        if self._searches_folder:
+            sys.path.insert(0, self._folder)
+        sys.argv = [self.module, *self.arguments]
+
+    def run(self) -> None:
+        """Run the module. It ends this process, through the end of the interpreter."""
+        runpy.run_module(self.module, run_name="__main__", alter_sys=True)
+
+
+def request_text(
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    numbers: Sequence[int],
+    *,
+    searches_folder: bool = True,
+    leads: bool = False,
+) -> bytes:
+    """Return a request for the folder and the mask of this process.
+
+    Args:
+        module: the program, with its arguments and its environment.
+        arguments: see ``module``.
+        environment: see ``module``.
+        numbers: the descriptors in the child, standard streams included.
+        searches_folder: the working directory is searched for modules, as without ``-P``.
+        leads: the child has a session of its own.
+    """
+    mask = os.umask(0o022)
+    os.umask(mask)
+    wanted = {
+        "module": module,
+        "arguments": arguments,
+        "environment": dict(environment),
+        "folder": os.getcwd(),
+        "mask": mask,
+        "numbers": numbers,
+        "searches_folder": searches_folder,
+        "leads": leads,
+    }
+    return json.dumps(wanted).encode()
+
+
+def _received(source: socket.socket) -> tuple[bytes, list[int]]:
+    text, descriptors, _, _ = socket.recv_fds(source, _LARGEST, _MOST_DESCRIPTORS)
+    return text, descriptors
+
+
+def _serve(requests: socket.socket) -> Request | None:
+    """Fork for each request, and report the ends; return the request in a child, None once the tests are over."""
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    running: dict[int, tuple[int, int]] = {}
+    while True:
+        for ready, _ in poll.poll():
+            if ready in running:
+                pid, status = running.pop(ready)
+                poll.unregister(ready)
+                os.close(ready)
+                _report(status, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                os.close(status)
+                continue
+            text, descriptors = _received(requests)
+            if not text:
+                return None
+            *given, status = descriptors
+            pid = os.fork()
+            if pid == 0:
+                return Request(text, given)
+            for each in given:
+                os.close(each)
+            _report(status, pid)
+            ended = os.pidfd_open(pid)
+            running[ended] = (pid, status)
+            poll.register(ended, select.POLLIN)
+
+
+def _report(status: int, value: int) -> None:
+    try:
+        os.write(status, STATUS.pack(value))
+    except BrokenPipeError:  # the test waits no more
+        pass
+
+
+class Child:
+    """A child of this process, with the calls of ``subprocess.Popen``."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status, None while the process runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit status."""
+        if self.poll() is None:
+            ended = os.pidfd_open(self.pid)
+            try:
+                select.select([ended], [], [], timeout)
+            finally:
+                os.close(ended)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired("a forked child", timeout or 0)
+        return code
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class ChildOfLoop(Child):
+    """The same with the calls of ``asyncio.subprocess.Process``."""
+
+    async def wait(self) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Wait for the end and return the exit status."""
+        loop = asyncio.get_running_loop()
+        if self.poll() is None:
+            ended, over = os.pidfd_open(self.pid), asyncio.Event()
+            loop.add_reader(ended, over.set)
+            try:
+                await over.wait()
+            finally:
+                loop.remove_reader(ended)
+                os.close(ended)
+        code = self.poll()
+        assert code is not None
+        return code
+
+
+class ForkedAhead:
+    """Children of a broker, which wait for the program that the broker names."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[int, socket.socket]] = {}
+        self._popen: Any = subprocess.Popen
+        self._exec: Any = asyncio.create_subprocess_exec
+
+    def fork(self, module: str) -> Request | None:
+        """Fork a child; return its request in the child, None in this process."""
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if pid := os.fork():
+            its.close()
+            self._waiting[module] = (pid, ours)
+            return None
+        ours.close()
+        for _, other in self._waiting.values():
+            other.close()
+        text, descriptors = _received(its)
+        if not text:
+            os._exit(0)
+        return Request(text, descriptors)
+
+    def replace_starts(self) -> None:
+        """Let the broker find its waiting children where it would start processes."""
+        setattr(subprocess, "Popen", self._start)  # noqa: B010
+        setattr(asyncio, "create_subprocess_exec", self._start_in_loop)  # noqa: B010
+
+    def _start(self, command: Sequence[Any], *rest: Any, **options: Any) -> Any:
+        pid = self._given(command, options)
+        return self._popen(command, *rest, **options) if pid is None else Child(pid)
+
+    async def _start_in_loop(self, *command: Any, **options: Any) -> Any:
+        pid = self._given(command, options)
+        return await self._exec(*command, **options) if pid is None else ChildOfLoop(pid)
+
+    def _given(self, command: Sequence[Any], options: Mapping[str, Any]) -> int | None:
+        """Give a waiting child its program and return its process id; None without such a child."""
+        words = [str(word) for word in command]
+        module = words[words.index("-m") + 1] if "-m" in words else ""
+        # A check of settings by the same program has no descriptors.
+        if words[0] != sys.executable or module not in self._waiting or "pass_fds" not in options:
+            return None
+        pid, requests = self._waiting.pop(module)
+        numbers = [0, 1, 2, *options["pass_fds"]]
+        text = request_text(
+            module,
+            words[words.index(module) + 1 :],
+            options.get("env") or os.environ,
+            numbers,
+            searches_folder="-P" not in words,
+            leads=bool(options.get("start_new_session")),
+        )
+        with requests, open(os.devnull) as nothing:
+            socket.send_fds(requests, [text], [nothing.fileno(), *numbers[1:]])
+        return pid
+
+
+def _children_of(request: Request) -> list[str]:
+    """Return the modules of the children that a program will start."""
+    if (request.module, *request.arguments[:1]) != ("cmqd", "serve"):
+        return []
+    storage = [] if "--ephemeral" in request.arguments else ["cmqd.storage"]
+    return [*storage, "cmqd_gateway"] if "--http" in request.arguments else storage
+
+
+def main() -> None:
+    for name in MODULES:
+        module = importlib.import_module(name)
+        if name == "cmqd_logs.quick_start":
+            module.import_structlog()
+    # Collections of the children leave these objects, and so their pages, alone.
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is None:
+        return
+    request.install()
+    if modules := _children_of(request):
+        ahead = ForkedAhead()
+        for module in modules:
+            if (own := ahead.fork(module)) is not None:
+                own.install()
+                own.run()
+                return
+        ahead.replace_starts()
+    request.run()
+
+
+if __name__ == "__main__":
+    main()
