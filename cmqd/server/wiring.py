@@ -12,6 +12,7 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from cmqd.core.broker import Broker
@@ -363,7 +364,8 @@ def _join_circles(assembly: Assembly, given: Surroundings) -> None:
     if Pusher.available() if given.can_push is None else given.can_push:
         outbox.use(_make_pusher(assembly, given))
     given.broker.gates.pushing = outbox.can_push
-    log.on_durable = ends.commit_ended
+    # Joined here, so that a commit needs no call in between.
+    log.on_durable = partial(get(IoBatch).write_released, ends.release)
     log.on_page = events.page_arrived
     log.on_published = events.published_arrived
     log.on_fatal = halt.fail

@@ -123,6 +123,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         "_connection_id",
         "_handshake",
         "_max_outstanding",
+        "lone_id",
     )
     role = Role.SERVER
 
@@ -171,6 +172,9 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         )
         self._connection_id = connection_id
         self._max_outstanding = max_outstanding
+        self.lone_id = 0
+        """Id of a request that came while no other request waited for its reply, until a further request comes; 0 =
+        there is none. The reply to it is the only reply that the peer waits for."""
         facts: dict[str, Any] = {MAX_WAITING_REQUESTS_FACT: max_outstanding, FEATURES_FACT: list(features)}
         if shard or epoch:
             # The welcome of a server that is alone has no byte more than before these facts.
@@ -234,8 +238,12 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             return None
         outstanding = self._outstanding
         request_id = message.request_id
-        if request_id in outstanding or len(outstanding) >= self._max_outstanding:
+        if not outstanding:
+            self.lone_id = request_id
+        elif request_id in outstanding or len(outstanding) >= self._max_outstanding:
             return None
+        else:
+            self.lone_id = 0
         outstanding.add(request_id)
         self._last_read_ms = now_ms
         return message
@@ -346,6 +354,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         """Decode the requests, check their numbers and add them to the events. Hot path."""
         outstanding = self._outstanding
         add = outstanding.add
+        self.lone_id = 0
         count, most = len(outstanding), self._max_outstanding
         append = self._events.append
         for payload in payloads:

@@ -48,15 +48,28 @@ class Admission:
         self._all_refused: tuple[ErrorCode, str] | None = None
         self.stall_refusal: tuple[ErrorCode, str, int] | None = None
         """Code, text and retry time of refusals while the storage hangs."""
-        self.sends_refused: str | None = None
-        """The reason why the disk takes no bodies; requests with bodies are refused."""
+        self._sends_refused: str | None = None
         self.collected_bytes = 0
         """Bytes of requests that were admitted and wait for their decision; kept by ``Collector`` and ``Publishes``.
         Counted as pending, because a flood within one I/O batch would otherwise pass ``busy_pending_bytes`` unseen."""
         self.room_bytes = 0
         """Bodies are admitted without another look at the log while ``collected_bytes`` is below; 0 = the log must be
-        examined. Found by ``refuses_bodies``; the decision of a group ends it, because its records take up the room."""
+        examined. Found by ``refuses_bodies``, or known after a commit that leaves no record pending; the decision of a
+        group ends it, because its records take up the room."""
+        self.room_of_empty_log = self.busy_pending_bytes
+        """``room_bytes`` while no record is pending."""
         self.is_restricted = bool(self.max_requests_per_second)
+
+    @property
+    def sends_refused(self) -> str | None:
+        """The reason why the disk takes no bodies; requests with bodies are refused."""
+        return self._sends_refused
+
+    @sends_refused.setter
+    def sends_refused(self, reason: str | None) -> None:
+        self._sends_refused = reason
+        self.room_bytes = 0
+        self.room_of_empty_log = self.busy_pending_bytes if reason is None else 0
 
     def refuse_all(self, code: ErrorCode, text: str) -> None:
         """Refuse every request from now on."""

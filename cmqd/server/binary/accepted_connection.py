@@ -44,7 +44,7 @@ from cmqd.server.binary.reply_output import (
 from cmqd.server.broker_logger import get_logger
 from cmqd.server.clients.client_events import ClientEvents
 from cmqd.server.clients.connections import Connections
-from cmqd.server.loop.io_batch import IoBatch
+from cmqd.server.loop.io_batch import IoBatch, flush_failed
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.replies.held_reply_memory import body_bytes
 from cmqd.server.replies.reply_gate import Gate, Outgoing
@@ -533,16 +533,30 @@ class AcceptedConnection(asyncio.Protocol):
         ``queue`` is given for a reply with messages: the queue they return to if the reply cannot be sent ("" if the
         messages were only peeked).
         """
-        if self._transport is None or self._wire.ended is not None:
+        transport, wire, shared = self._transport, self._wire, self._shared
+        if transport is None or wire.ended is not None:
             if queue is not None:
                 self._give_back(reply, queue)
             return
-        if type(reply) is Error:
-            self._shared.counters.count_error(reply.name)
+        kind = type(reply)
+        if kind is Error:
+            shared.counters.count_error(reply.name)
+        if (
+            shared.io_batch.is_releasing
+            and kind not in PUSH_TYPES
+            and reply.request_id == wire.lone_id
+            and not (self._dirty or self._replies or self._is_unproved or self._slow or self._cancelled or self._parked)
+        ):
+            # The client waits for this reply alone, so no write is saved by a wait for others.
+            try:
+                self._write_one(transport, reply, queue)
+            except Exception:
+                flush_failed(self)
+            return
         self._replies.append((reply, queue))
         if not self._dirty:
             self._dirty = True
-            self._shared.io_batch.write_later(self)
+            shared.io_batch.write_later(self)
 
     def park(self, request: Request) -> None:
         """Dispatch a request again when the client has read the replies already sent."""
@@ -575,28 +589,35 @@ class AcceptedConnection(asyncio.Protocol):
             return
         wire = self._wire
         replies = self._replies
-        is_open = wire.ended is None
-        if is_open and len(replies) == 1 and self._cancelled is None and type(replies[0][0]) not in PUSH_TYPES:
-            # The usual case of ``_write_all``: a client that waits for the answer to every request.
-            reply, queue = replies.pop()
-            encodable: Any = reply
-            shared = self._shared
-            data = wire.reply_to_send(encodable, shared.time_ms)
-            shared.counters.bytes_out += len(data)
-            self._bytes_out += len(data)
-            transport.write(data)
-            if queue is not None:
-                self.unread_receives -= 1
-                if transport.get_write_buffer_size():
-                    self._wait_for_socket(transport, reply, queue)
+        if wire.ended is not None:
+            self._write_all(transport)
+            self._close(transport)
+            return
+        if len(replies) == 1 and self._cancelled is None and type(replies[0][0]) not in PUSH_TYPES:
+            self._write_one(transport, *replies.pop())
         else:
             self._write_all(transport)
-        if not is_open:
-            self._close(transport)
-        elif self._slow is not None:
-            self._close_if_unread(transport)
-        elif self._parked is not None and not self.is_held:
+            if self._slow is not None:
+                self._close_if_unread(transport)
+        if self._slow is None and self._parked is not None and not self.is_held:
             self._take_up_parked()
+
+    def _write_one(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
+        """Write a reply alone: the usual case of ``_write_all``, for a client that waits for the answer to every
+        request.
+        """
+        encodable: Any = reply
+        shared = self._shared
+        data = self._wire.reply_to_send(encodable, shared.time_ms)
+        shared.counters.bytes_out += len(data)
+        self._bytes_out += len(data)
+        transport.write(data)
+        if queue is not None:
+            self.unread_receives -= 1
+            if transport.get_write_buffer_size():
+                self._wait_for_socket(transport, reply, queue)
+        if self._slow is not None:
+            self._close_if_unread(transport)
 
     def _write_all(self, transport: asyncio.Transport) -> None:
         wire = self._wire

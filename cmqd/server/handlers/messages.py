@@ -51,9 +51,11 @@ class Sends:
         admission = self.admission
         if admission.collected_bytes >= admission.room_bytes and admission.refuses_bodies(client, request.request_id):
             return
-        self.collector.collect(
-            self, client, request, request.queue, request, len(request.bodies), stored_bytes(request)
-        )
+        bodies = request.bodies
+        count = len(bodies)
+        # The usual send has a body and no headers, and needs no call for its size.
+        size = len(bodies[0]) if count == 1 and request.headers is None else stored_bytes(request)
+        self.collector.collect(self, client, request, request.queue, request, count, size)
 
     def take_run(self, client: Client, run: Sequence[wire.SendMessages]) -> int:
         """Collect the first sends of a run together; see ``Dispatcher``.

@@ -44,23 +44,17 @@ class BatchEnds:
         if self.halt.failure is None:
             self.log.flush()
             self.agenda_timer.plan()
-            is_overloaded = self._is_overloaded()
+            pending = self._pending
+            # While the storage hangs, requests are read and refused: they add nothing to the backlog.
+            is_overloaded = (
+                pending.bytes >= self.pause_pending_bytes or pending.records >= self.pause_pending_records
+            ) and self.admission.stall_refusal is None
             if is_overloaded != self._was_overloaded:
                 self._was_overloaded = is_overloaded
                 self.pause_reading(is_overloaded)
 
-    def commit_ended(self, lsn: int) -> None:
-        """Release what waited for the rows up to ``lsn``."""
-        self.io_batch.write_released(self._release, lsn)
-
-    def _is_overloaded(self) -> bool:
-        pending = self._pending
-        # While the storage hangs, requests are read and refused: they add nothing to the backlog.
-        return (
-            pending.bytes >= self.pause_pending_bytes or pending.records >= self.pause_pending_records
-        ) and self.admission.stall_refusal is None
-
-    def _release(self, lsn: int) -> None:
+    def release(self, lsn: int) -> None:
+        """Release what waited for the rows up to ``lsn``; the caller is ``IoBatch.write_released``."""
         if self.held_reply_memory.noted:
             self.held_reply_memory.forget()
         self.gate.open_to(lsn)
@@ -69,5 +63,9 @@ class BatchEnds:
         # Rows that waited for this commit are flushed at the end of an I/O batch, when the requests that follow the
         # replies have joined them. Deferred input may have room now, and the load may be over. Otherwise only replies
         # are left to write, and they need no end of a batch.
-        if self._pending.records or self.turns.round or self._was_overloaded:
+        if self._pending.records:
             self.io_batch.schedule()
+        else:
+            self.admission.room_bytes = self.admission.room_of_empty_log
+            if self.turns.round or self._was_overloaded:
+                self.io_batch.schedule()

@@ -106,6 +106,7 @@ class IoBatch:
         "_something",
         "_timer",
         "_unclocked",
+        "is_releasing",
         "rests",
         "turn_time",
         "turns",
@@ -150,6 +151,9 @@ class IoBatch:
         self._something = False
         """Input or work came since the last poll of the sockets."""
         self._looks = 0
+        self.is_releasing = False
+        """The call of ``write_released`` runs: the replies are durable, and a reply that is complete for its client need
+        not wait for others. An attribute and no property, because every reply reads it."""
         self._is_single_read = False
         """The batch began with a read of a connection, and had no other read so far."""
         self._replies = replies
@@ -223,19 +227,22 @@ class IoBatch:
 
         With work, or while a batch is under way, the next look writes the replies.
         """
-        if self._scheduled:
-            release(lsn)
-            return
+        was_scheduled = self._scheduled
         # While the call runs no look is planned: the replies are written here.
-        self._scheduled = True
+        self._scheduled = self.is_releasing = True
         try:
             release(lsn)
         finally:
-            if self._has_work:
+            self.is_releasing = False
+            if was_scheduled:
+                # The look is planned.
+                pass
+            elif self._has_work:
                 self._loop.call_soon(self._look)
             else:
                 self._scheduled = False
-                self._write()
+                if self._dirty:
+                    self._write()
 
     def _look(self) -> None:
         """Write replies; then poll the sockets again, or end the batch if the last poll brought no input.
@@ -295,6 +302,12 @@ class IoBatch:
             try:
                 connection.flush()
             except Exception:
-                # A bug in the replies of a client must not hold back the replies of other clients.
-                _log.exception("flush_failed", connection=repr(connection))
-                connection.abort()
+                flush_failed(connection)
+
+
+def flush_failed(connection: Writable) -> None:
+    """Report the exception of a write, and close its connection: a bug in the replies of a client must not hold back
+    the replies of other clients.
+    """
+    _log.exception("flush_failed", connection=repr(connection))
+    connection.abort()

@@ -156,11 +156,16 @@ class Collector:
             if self._is_too_late(client, asked):
                 return
             group = self._groups.get(key)
-        if group is not None and (group.messages + count > MAX_MESSAGES or group.size + size > max_bytes):
-            self._decide([group])
-            if self._is_too_late(client, asked):
-                return
-            group = None
+        group_messages, group_size = count, size
+        if group is not None:
+            group_messages += group.messages
+            group_size += group.size
+            if group_messages > MAX_MESSAGES or group_size > max_bytes:
+                self._decide([group])
+                if self._is_too_late(client, asked):
+                    return
+                group = None
+                group_messages, group_size = count, size
         if operation.counts_unread:
             client.unread_receives += 1
         if group is None:
@@ -168,12 +173,12 @@ class Collector:
         self.group_of[client] = group
         group.requests.append(request)
         group.askers.append((client, asked.request_id))
-        group.messages += count
-        group.size += size
+        group.messages = group_messages
+        group.size = group_size
         if size:
             self.admission.collected_bytes += size
         self._messages = messages = self._messages + count
-        if group.messages >= MAX_MESSAGES or group.size >= max_bytes:
+        if group_messages >= MAX_MESSAGES or group_size >= max_bytes:
             self._decide([group])
         elif messages >= MAX_COLLECTED:
             self.decide_all()
@@ -226,10 +231,16 @@ class Collector:
         # Also without a group: requests that are not collected examine the log too, and the next I/O batch must not go
         # by the state of the disk that they found.
         self.admission.room_bytes = 0
+        groups = list(self._groups.values())
+        if len(groups) == 1:
+            # The usual batch of few clients.
+            self._decide(groups)
+            return
         # Stable: within an operation in order of arrival.
+        groups.sort(key=_order)
         together: list[Group] = []
         size = 0
-        for group in sorted(self._groups.values(), key=_order):
+        for group in groups:
             if together and (group.operation is not together[0].operation or size + group.size > ROW_BYTES):
                 self._decide(together)
                 together = []
@@ -249,8 +260,8 @@ class Collector:
             self._decide([group])
 
     def carry_out(self, group: Group, decide: Callable[[Group, int], Decided]) -> bool:
-        """Decide a group and answer its requests; return False if the group goes on in slices."""
-        return self._carry_out([group], decide)
+        """Decide a group that is in no table; return False if the group goes on in slices."""
+        return self._decide([group], decide)
 
     def drop_all(self, reason: str) -> None:
         """Answer all collected requests ``outcome_unknown``, without deciding them."""
@@ -266,18 +277,20 @@ class Collector:
             if self.waiting_requests.find(client, request_id) is None:
                 client.answer(error(request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
 
-    def _decide(self, groups: list[Group]) -> None:
-        """Decide groups of an operation, and answer their requests."""
-        # Removed first: a decision may lead to requests that would join a group otherwise.
-        self._remove(groups)
-        self._carry_out(groups, groups[0].operation.decide)
-
-    def _carry_out(self, groups: list[Group], decide: Callable[[Group, int], Decided]) -> bool:
+    def _decide(self, groups: list[Group], decide: Callable[[Group, int], Decided] | None = None) -> bool:
         """Decide groups of an operation, append their records together, and answer their requests.
 
         Returns False if a group goes on in slices.
+
+        Args:
+            groups: the groups, at least one.
+            decide: has the core decide a group that left the tables earlier; None = the groups are in the tables.
         """
         operation = groups[0].operation
+        if decide is None:
+            # Removed first: a decision may lead to requests that would join a group otherwise.
+            self._remove(groups)
+            decide = operation.decide
         now_ms = self.now_ms()
         decided: list[tuple[Group, Outcome[Any]]] = []
         is_whole = True
@@ -368,8 +381,7 @@ class Collector:
 
 def stored_bytes(request: wire.SendMessages | wire.PublishMessages) -> int:
     """Return the bytes of bodies and headers of a request."""
-    bodies = request.bodies
-    size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
+    size = sum(map(len, request.bodies))
     if request.headers is not None:
         size += sum(headers_bytes(entry) for entry in request.headers if entry)
     return size
