@@ -462,6 +462,7 @@ class TestShortCuts:
                 two.receive_data(stream[start:stop], now_ms)
                 events = two.events()
                 assert received(one, stream[start:stop], now_ms) == events
+                assert not one.lone_id or one.outstanding < 2
                 assert one.data_to_send(now_ms) == two.data_to_send(now_ms)
                 assert (one.outstanding, one.state, one.unfinished_bytes) == (
                     two.outstanding,

@@ -187,30 +187,7 @@ class QueueTable:
 
     def note_answers(self, account: str, record: MessagesSent, lsn: int) -> None:
         """Remember the answers of the numbered sends of a record."""
+        numbered: Sequence[int] = record.numbered
         if record.session and record.sequence:
-            first_id, count = record.first_message_id, len(record.sizes)
-            self._sessions.note(
-                account=account,
-                session=record.session,
-                sequence=record.sequence,
-                first_message_id=first_id,
-                count=count,
-                now_ms=record.enqueue_ms,
-                lsn=lsn,
-            )
-        elif record.numbered:
-            self.note_numbered(account, record.numbered, record.enqueue_ms, lsn)
-
-    def note_numbered(self, account: str, numbered: Sequence[int], now_ms: int, lsn: int) -> None:
-        """Remember the answers of all the sends, or publishes, of a single record."""
-        for at in range(0, len(numbered), 4):
-            session, sequence, first_id, count = numbered[at : at + 4]
-            self._sessions.note(
-                account=account,
-                session=session,
-                sequence=sequence,
-                first_message_id=first_id,
-                count=count,
-                now_ms=now_ms,
-                lsn=lsn,
-            )
+            numbered = record.session, record.sequence, record.first_message_id, len(record.sizes)
+        self._sessions.note(account, numbered, record.enqueue_ms, lsn)

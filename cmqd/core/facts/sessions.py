@@ -6,7 +6,7 @@ the messages are not stored twice. The last 1,024 answers of a session are kept,
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cmqd.core.domain_errors import SequenceTooOld
@@ -121,42 +121,45 @@ class Sessions:
 
     def knows(self, account: str, session: int, now_ms: int) -> bool:
         """Return whether a session exists and its life is not over."""
-        found = self.of(account, session)
+        found = self.of(account).get(session)
         return found is not None and found.last_use_ms + self._limits.session_life_ms > now_ms
 
-    def of(self, account: str, session: int) -> Session | None:
-        """Return a session, also a session whose life is over until it is swept; None without one."""
-        return self._by_account.get(account, _NONE).get(session)
+    def of(self, account: str) -> Mapping[int, Session]:
+        """Return the sessions of an account by number, with sessions whose life is over until they are swept."""
+        return self._by_account.get(account, _NONE)
 
     def find(self, account: str, session: int, sequence: int) -> range | None:
         """Return the message ids of a numbered send; see :meth:`Session.find`."""
-        found = self.of(account, session)
+        found = self.of(account).get(session)
         return None if found is None else found.find(sequence)
 
-    def note(
-        self, account: str, session: int, sequence: int, first_message_id: int, count: int, now_ms: int, lsn: int = 0
-    ) -> None:
-        """Remember an answer; in recovery only if it lies above the session's slice."""
-        sessions = self._by_account.get(account, _NONE)
-        found = sessions.get(session)
-        if found is None:
-            if lsn and lsn <= self._slice_lsn:
-                return
-            for _ in range(ENDED_A_NOTE):
-                if not self.forget_ended(account, now_ms):
-                    break
-            found = self._add(account, session)
-        elif lsn and lsn <= found.lsn:
-            return
-        elif found.last_use_ms + self._limits.session_life_ms <= now_ms:
-            # Its life was over, even if no sweep has removed it yet (recovery has no sweeps).
-            self._remove(account, session)
-            found = self._add(account, session)
-        else:
-            sessions.move_to_end(session)
-        grown_bytes = found.note(sequence, first_message_id, count, now_ms)
-        if grown_bytes:
-            self._changed(account, grown_bytes)
+    def note(self, account: str, numbered: Iterable[int], now_ms: int, lsn: int = 0) -> None:
+        """Remember answers, each as session, sequence, first message id and count; in recovery only those above the
+        slices of their sessions.
+        """
+        life_ms = self._limits.session_life_ms
+        numbers = iter(numbered)
+        for session, sequence, first_message_id, count in zip(numbers, numbers, numbers, numbers, strict=True):
+            sessions = self._by_account.get(account, _NONE)
+            found = sessions.get(session)
+            if found is None:
+                if lsn and lsn <= self._slice_lsn:
+                    continue
+                for _ in range(ENDED_A_NOTE):
+                    if not self.forget_ended(account, now_ms):
+                        break
+                found = self._add(account, session)
+            elif lsn and lsn <= found.lsn:
+                continue
+            elif found.last_use_ms + life_ms <= now_ms:
+                # Its life was over, even if no sweep has removed it yet (recovery has no sweeps).
+                self._remove(account, session)
+                found = self._add(account, session)
+            else:
+                sessions.move_to_end(session)
+            grown_bytes = found.note(sequence, first_message_id, count, now_ms)
+            if grown_bytes:
+                self._changed(account, grown_bytes)
 
     def _add(self, account: str, number: int) -> Session:
         session = self._by_account.setdefault(account, OrderedDict())[number] = Session(self._limits.session_answers)

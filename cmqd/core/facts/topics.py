@@ -205,7 +205,7 @@ class TopicTable:
                     known.note(dedup_id, message_id, record.enqueue_ms)
             self._promises.memory.recount(topic.account, known)
         if record.numbered:
-            self._queues.note_numbered(topic.account, record.numbered, record.enqueue_ms, lsn)
+            self._promises.sessions.note(topic.account, record.numbered, record.enqueue_ms, lsn)
         return begins_step
 
     def _count_copies(self, topic: Topic, record: MessagesPublished, lsn: int) -> None:

@@ -64,6 +64,7 @@ class Replay:
         self._numbers = facts.numbers
         self._queues = facts.queues
         self._topics = facts.topics
+        self._sessions = facts.promises.sessions
         self._restore = restore
         self._salvage: Salvage | None = None
         """Set while a log with gaps is replayed."""
@@ -185,7 +186,7 @@ class Replay:
         elif isinstance(record, MessagesPublished):
             # Positions below are in the slice, but sessions have slices of their own, as for a send.
             if lsn <= topic.slice_lsn:
-                self._queues.note_numbered(topic.account, record.numbered, record.enqueue_ms, lsn)
+                self._sessions.note(topic.account, record.numbered, record.enqueue_ms, lsn)
             elif self._salvage is None or record.first_position >= topic.next_position:
                 self._topics.apply_published(topic, record, lsn)
             else:

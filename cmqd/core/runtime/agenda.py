@@ -8,6 +8,7 @@ message, 8 or 16 bytes instead of a tuple in a heap, and a checkpoint reads the 
 """
 
 from collections import deque
+from collections.abc import Sized
 from heapq import heapify, heappop, heappush
 
 from cmqd.core.domain_errors import DomainError
@@ -39,7 +40,7 @@ class Plan:
         self.due_ms: dict[int, int] = {}
         """By id of the owner; to be read from outside."""
         self.heap: list[tuple[int, int]] = []
-        """(time, id of the owner)."""
+        """(time, id of the owner). The list stays the same object: the agenda holds the heaps of all plans."""
 
     def set(self, owner_id: int, due_ms: int) -> None:
         """Plan work at a time, or earlier if it is planned already."""
@@ -52,7 +53,7 @@ class Plan:
         """Plan no work for an owner."""
         if self.due_ms.pop(owner_id, None) is not None and len(self.heap) > 2 * len(self.due_ms) + STALE_ENTRIES:
             # A far time that is discarded again and again would fill the memory with stale entries.
-            self.heap = [(due_ms, other_id) for other_id, due_ms in self.due_ms.items()]
+            self.heap[:] = [(due_ms, other_id) for other_id, due_ms in self.due_ms.items()]
             heapify(self.heap)
 
     def is_due(self, now_ms: int) -> bool:
@@ -97,10 +98,11 @@ class Agenda:
         """Queues with ``auto_delete_after_ms``, at the time when their last use is to be examined."""
         self.schedules = Plan()
         """Schedules, at the time when they fire next."""
-        self._plans = (
+        plans = (
             *(self.expiries, self.reviews, self.dedup_sweeps, self.topic_expiries, self.deliveries),
             *(self.auto_deletes, self.schedules),
         )
+        self._heaps = tuple(plan.heap for plan in plans)
         self.sessions_due_ms: int | None = None
         """The next sweep of producer sessions; None without sessions."""
         self.prefetched_until_ms = 0
@@ -115,15 +117,22 @@ class Agenda:
         """By queue id, in order: copies for waiting receives, to be served by the next ticks."""
         self.ended_waits: deque[tuple[DomainError, list[int]]] = deque()
         """Receives that waited at a deleted queue, and the error that the next ticks answer them with."""
+        self._wanted: tuple[Sized, ...] = (
+            self.overflow_wanted,
+            self.checks_wanted,
+            self.deliveries_wanted,
+            self.unserved,
+            self.ended_waits,
+        )
 
     def next_due_ms(self) -> int | None:
         """Return when the next tick has work; a time that has passed means that work is waiting."""
-        if self.overflow_wanted or self.checks_wanted or self.unserved or self.ended_waits or self.deliveries_wanted:
+        if any(self._wanted):
             return 0
         first_ms = NEVER_MS if self.sessions_due_ms is None else self.sessions_due_ms
-        for plan in self._plans:
-            heap = plan.heap
-            if heap and heap[0][0] < first_ms:
+        # Asked after every I/O batch, and most plans are empty: the filter costs no step for these.
+        for heap in filter(None, self._heaps):
+            if heap[0][0] < first_ms:
                 first_ms = heap[0][0]
         for buckets in self._buckets:
             numbers = buckets.heap

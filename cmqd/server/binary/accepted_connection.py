@@ -123,7 +123,8 @@ class AcceptedConnection(asyncio.Protocol):
     Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, of
     receives that are collected, and of peeks that wait for bodies; the connection is in ``Shared.slow`` if and only if
     ``_slow`` is set; it is read from unless it is slow, stalled, held or resting or has deferred input; it takes turns
-    if it has deferred input and is neither slow nor stalled nor held.
+    if it has deferred input and is neither slow nor stalled nor held; ``_replies`` is empty unless ``_dirty`` is set,
+    the client is slow, or its handshake is not proved.
     """
 
     __slots__ = (
@@ -538,14 +539,15 @@ class AcceptedConnection(asyncio.Protocol):
             if queue is not None:
                 self._give_back(reply, queue)
             return
-        kind = type(reply)
-        if kind is Error:
-            shared.counters.count_error(reply.name)
+        # ``Any``, because a comparison of the type excludes no class for the type checker.
+        message: Any = reply
+        if type(message) is Error:
+            shared.counters.count_error(message.name)
         if (
             shared.io_batch.is_releasing
-            and kind not in PUSH_TYPES
-            and reply.request_id == wire.lone_id
-            and not (self._dirty or self._replies or self._is_unproved or self._slow or self._cancelled or self._parked)
+            and type(message) not in PUSH_TYPES
+            and message.request_id == wire.lone_id
+            and not (self._dirty or self._is_unproved or self._slow or self._cancelled or self._parked)
         ):
             # The client waits for this reply alone, so no write is saved by a wait for others.
             try:

@@ -152,8 +152,8 @@ class IoBatch:
         """Input or work came since the last poll of the sockets."""
         self._looks = 0
         self.is_releasing = False
-        """The call of ``write_released`` runs: the replies are durable, and a reply that is complete for its client need
-        not wait for others. An attribute and no property, because every reply reads it."""
+        """The call of ``write_released`` runs: a client that waits for a single reply gets it at once. An attribute and
+        no property, because every reply reads it."""
         self._is_single_read = False
         """The batch began with a read of a connection, and had no other read so far."""
         self._replies = replies
@@ -234,15 +234,13 @@ class IoBatch:
             release(lsn)
         finally:
             self.is_releasing = False
-            if was_scheduled:
-                # The look is planned.
-                pass
-            elif self._has_work:
-                self._loop.call_soon(self._look)
-            else:
-                self._scheduled = False
-                if self._dirty:
-                    self._write()
+            if not was_scheduled:
+                if self._has_work:
+                    self._loop.call_soon(self._look)
+                else:
+                    self._scheduled = False
+                    if self._dirty:
+                        self._write()
 
     def _look(self) -> None:
         """Write replies; then poll the sockets again, or end the batch if the last poll brought no input.

@@ -156,16 +156,11 @@ class Collector:
             if self._is_too_late(client, asked):
                 return
             group = self._groups.get(key)
-        group_messages, group_size = count, size
-        if group is not None:
-            group_messages += group.messages
-            group_size += group.size
-            if group_messages > MAX_MESSAGES or group_size > max_bytes:
-                self._decide([group])
-                if self._is_too_late(client, asked):
-                    return
-                group = None
-                group_messages, group_size = count, size
+        if group is not None and (group.messages + count > MAX_MESSAGES or group.size + size > max_bytes):
+            self._decide([group])
+            if self._is_too_late(client, asked):
+                return
+            group = None
         if operation.counts_unread:
             client.unread_receives += 1
         if group is None:
@@ -173,12 +168,12 @@ class Collector:
         self.group_of[client] = group
         group.requests.append(request)
         group.askers.append((client, asked.request_id))
-        group.messages = group_messages
-        group.size = group_size
+        group.messages += count
+        group.size += size
         if size:
             self.admission.collected_bytes += size
         self._messages = messages = self._messages + count
-        if group_messages >= MAX_MESSAGES or group_size >= max_bytes:
+        if group.messages >= MAX_MESSAGES or group.size >= max_bytes:
             self._decide([group])
         elif messages >= MAX_COLLECTED:
             self.decide_all()

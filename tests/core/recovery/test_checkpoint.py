@@ -208,7 +208,7 @@ def test_a_record_of_an_unknown_queue_above_the_checkpoint_is_an_error():
 
 def test_packed_sessions_leave_out_ended_sessions():
     sessions = Sessions(Limits())
-    sessions.note(ACCOUNT, 1, 1, 100, 1, 0)
+    sessions.note(ACCOUNT, [1, 1, 100, 1], 0)
 
     assert [one[1] for one in sessions.packed([(ACCOUNT, 1), (ACCOUNT, 2)])] == [1]
 

@@ -13,7 +13,7 @@ from support.core.builders import ACCOUNT, Rig
 def sessions_of(*sequences: int, limits: Limits | None = None) -> Sessions:
     sessions = Sessions(limits or Limits())
     for sequence in sequences:
-        sessions.note(ACCOUNT, 1, sequence, 100 * sequence, 2, 0)
+        sessions.note(ACCOUNT, [1, sequence, 100 * sequence, 2], 0)
     return sessions
 
 
@@ -70,7 +70,7 @@ def test_a_long_session_is_bounded():
 def test_no_session_is_forgotten_before_its_time_however_many_there_are():
     sessions = Sessions(Limits(max_sessions=2))
     for session in (1, 2, 1, 3):
-        sessions.note(ACCOUNT, session, 1, 1, 1, 0)
+        sessions.note(ACCOUNT, [session, 1, 1, 1], 0)
 
     assert sessions.keys() == [(ACCOUNT, 2), (ACCOUNT, 1), (ACCOUNT, 3)]
 
@@ -78,10 +78,10 @@ def test_no_session_is_forgotten_before_its_time_however_many_there_are():
 def test_a_new_session_takes_ended_ones_with_it():
     sessions = Sessions(Limits())
     for session in (1, 2, 3):
-        sessions.note(ACCOUNT, session, 1, 1, 1, 0)
-    sessions.note("other", 1, 1, 1, 1, 0)
+        sessions.note(ACCOUNT, [session, 1, 1, 1], 0)
+    sessions.note("other", [1, 1, 1, 1], 0)
 
-    sessions.note(ACCOUNT, 4, 1, 1, 1, 600_000)
+    sessions.note(ACCOUNT, [4, 1, 1, 1], 600_000)
 
     assert sessions.keys() == [(ACCOUNT, 3), (ACCOUNT, 4), ("other", 1)]
     assert len(sessions) == 3
@@ -89,7 +89,7 @@ def test_a_new_session_takes_ended_ones_with_it():
 
 def test_a_session_ends_ten_minutes_after_its_last_use():
     sessions = sessions_of(1)
-    sessions.note(ACCOUNT, 2, 1, 1, 1, 1)
+    sessions.note(ACCOUNT, [2, 1, 1, 1], 1)
 
     assert not sessions.expire(599_999, 10)
     assert len(sessions) == 2
@@ -100,7 +100,7 @@ def test_a_session_ends_ten_minutes_after_its_last_use():
 def test_sessions_end_in_slices():
     sessions = Sessions(Limits())
     for session in range(5):
-        sessions.note(ACCOUNT, session, 1, 1, 1, 0)
+        sessions.note(ACCOUNT, [session, 1, 1, 1], 0)
 
     assert sessions.expire(600_000, 3)
     assert len(sessions) == 2
@@ -110,7 +110,7 @@ def test_sessions_end_in_slices():
 def test_a_session_used_after_its_life_begins_anew_whether_it_was_swept_or_not():
     sessions = sessions_of(5)
 
-    sessions.note(ACCOUNT, 1, 1, 7, 1, 600_000)
+    sessions.note(ACCOUNT, [1, 1, 7, 1], 600_000)
 
     assert sessions.find(ACCOUNT, 1, 1) == range(7, 8)
     assert sessions.find(ACCOUNT, 1, 5) is None
@@ -120,10 +120,10 @@ def test_recovery_notes_only_records_above_the_slice():
     sessions = Sessions(Limits())
     sessions.load(10, sessions_of(3, 4).packed([(ACCOUNT, 1)]))
 
-    sessions.note(ACCOUNT, 1, 3, 1, 1, 0, 10)
-    sessions.note(ACCOUNT, 1, 5, 500, 2, 0, 11)
-    sessions.note(ACCOUNT, 2, 1, 1, 1, 0, 10)
-    sessions.note(ACCOUNT, 3, 1, 1, 1, 0, 11)
+    sessions.note(ACCOUNT, [1, 3, 1, 1], 0, 10)
+    sessions.note(ACCOUNT, [1, 5, 500, 2], 0, 11)
+    sessions.note(ACCOUNT, [2, 1, 1, 1], 0, 10)
+    sessions.note(ACCOUNT, [3, 1, 1, 1], 0, 11)
 
     assert sessions.find(ACCOUNT, 1, 3) == range(300, 302)
     assert sessions.find(ACCOUNT, 1, 5) == range(500, 502)

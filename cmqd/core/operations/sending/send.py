@@ -178,7 +178,7 @@ class Send:
         next_id = self._numbers.next_message_id
         sizes = list(map(len, bodies))
         count = len(sizes)
-        numbered: dict[tuple[int, int], range] = {}
+        numbered: list[int] = []
         is_within = (
             # Within all limits together, so each request is.
             0 < count <= limits.max_batch
@@ -213,7 +213,7 @@ class Send:
             sizes=sizes,
             session=requests[0].session if is_lone else 0,
             sequence=requests[0].sequence if is_lone else 0,
-            numbered=[] if is_lone else [n for key, ids in numbered.items() for n in (*key, ids.start, len(ids))],
+            numbered=[] if is_lone else numbered,
         )
         records.append(record)
         self._store.store(queue, record, bodies)
@@ -229,26 +229,28 @@ class Send:
         is_within: bool,
         replies: list[Sequence[int] | DomainError],
         now_ms: int,
-    ) -> tuple[list[int], list[bytes], dict[tuple[int, int], range]]:
-        """Examine plain sends one by one; return sizes and bodies of the sends that are stored now, and the ids of the
-        numbered sends among them by session and sequence.
+    ) -> tuple[list[int], list[bytes], list[int]]:
+        """Examine plain sends one by one; return sizes and bodies of the sends that are stored now, and session,
+        sequence, first id and count of each numbered send among them.
 
         ``is_within``: the limits need no look, because all requests together are within them.
         """
         index = queue.index
-        attributes = index.attributes
+        limit = index.attributes.max_backlog
+        sessions = self._sessions.of(queue.account)
         sizes: list[int] = []
         taken: list[bytes] = []
-        numbered: dict[tuple[int, int], range] = {}
+        numbered: list[int] = []
+        ids_by_number: dict[tuple[int, int], range] = {}
         new_sessions: set[int] = set()
         ended_ms = now_ms - self._limits.session_life_ms
         next_id = self._numbers.next_message_id
         for request in requests:
-            session, sequence = request.session, request.sequence
+            session, sequence = number = request.session, request.sequence
             is_numbered = session and sequence
-            known = self._sessions.of(queue.account, session) if is_numbered else None
-            stored = numbered.get((session, sequence))
+            known = sessions.get(session) if is_numbered else None
             try:
+                stored = ids_by_number.get(number)
                 if stored is None and known is not None:
                     stored = known.find(sequence)
                 if stored is not None:
@@ -256,23 +258,24 @@ class Send:
                     continue
                 own = list(map(len, request.bodies))
                 if not (is_within and own):
-                    own = checked_sizes(queue.name, request.bodies, None, attributes.max_message_bytes, self._limits)
+                    max_bytes = index.attributes.max_message_bytes
+                    own = checked_sizes(queue.name, request.bodies, None, max_bytes, self._limits)
                 is_new = (
                     is_numbered
                     and (known is None or known.last_use_ms <= ended_ms)
                     and self._promises.check_session(queue.account, session, new_sessions, now_ms)
                 )
-                if len(sizes) + len(own) > attributes.max_backlog - index.live_count:
-                    raise BacklogFull(queue.name, index.live_count + len(sizes), len(own), attributes.max_backlog)
+                if len(sizes) + len(own) > limit - index.live_count:
+                    raise BacklogFull(queue.name, index.live_count + len(sizes), len(own), limit)
             except DomainError as refusal:
                 replies.append(refusal)
                 continue
-            # Ids are promised here and taken by the caller. Between the two no other operation runs, so they are the
-            # same ids.
+            # Promised here and taken by the caller; between the two no other operation runs, so the ids are the same.
             first_id = next_id + len(sizes)
             ids = range(first_id, first_id + len(own))
             if is_numbered:
-                numbered[session, sequence] = ids
+                ids_by_number[number] = ids
+                numbered += (session, sequence, first_id, len(own))
             if is_new:
                 new_sessions.add(session)
             sizes += own
