@@ -14,6 +14,7 @@ import pytest
 from cmqd_client import ConsumedMessage, connect
 from support.documents.pages import PAGES, ROOT, blocks_to_run
 from support.processes.environment import plain_environment
+from support.processes.forked_program import write_command
 from support.processes.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
@@ -32,17 +33,24 @@ ELSEWHERE = {
     "replay.md": "tests/spark/test_documents.py, with Spark",
 }
 """Pages with commands that other tests run."""
+NEW_INTERPRETERS = "command-line.md"
+"""The page whose commands are new interpreters, as in a shell of a user; on all others ``cmq`` is forked."""
 SHELL_PAGES = [page for page in PAGES if commands(page) and page.name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.name)
 def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    programs = Path(sys.executable).parent
+    forks = ()
+    if page.name != NEW_INTERPRETERS:
+        (tmp_path / "bin").mkdir()
+        forks = (write_command("cmq", "cmq_cli", tmp_path / "bin"),)
     event = {"body": "order 2 was paid", "tags": ["paid"]}
     (tmp_path / "events.ndjson").write_text(json.dumps(event) + "\n")
     with RunningBroker(tmp_path, "--durability", "os", "--push-allow-loopback") as broker:
         environment = plain_environment() | {
             "CMQ_CONTEXT_FILE": str(broker.context_file),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join(map(str, (tmp_path / "bin", programs, os.environ["PATH"]))),
         }
         for text in commands(page):
             ran = subprocess.run(
@@ -52,6 +60,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
+                pass_fds=forks,
             )
             assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
 

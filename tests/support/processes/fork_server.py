@@ -1,8 +1,7 @@
 """A process with the modules of the product loaded, which forks a child for each program that a test starts.
 
 A new interpreter takes 0.4 s of processor time to import the broker, 0.2 s the storage process and 0.7 s the gateway;
-a child is there in 0.02 s. ``ForkedProgram`` asks for children; this file is the program, and imports nothing of the
-tests.
+a child is there in 0.02 s. ``ForkedProgram`` asks for children; this file is the program of the server.
 
 A child runs ``__main__`` of its module as ``python -m`` does, with the descriptors, environment, folder and signals of
 a new process, and ends through the end of the interpreter. Its process id, its exit code and its death are real. A
@@ -20,25 +19,25 @@ import runpy
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
-MODULES = (
-    # First, as in the commands.
-    "cmqd_logs.quick_start",
-    "cmqd.ha.commands",
-    "cmqd.server.process.daemon",
-    "cmqd.storage.service",
-    "cmqd.storage.redundancy.engine_choice",
-    "cmqd_gateway.process.command",
-    "aiohttp",
-    "aiosqlite",
-    "uvloop",
-)
-STATUS = struct.Struct("i")
+# The folder of this file is in the path.
+from fork_requests import STATUS, request_text
+
+from cmqd_logs.quick_start import import_structlog
+
+MODULES = {
+    # Nothing of its start is lost by the order: the commands import structlog in the same way.
+    "cmqd": ("cmqd.ha.commands", "cmqd.server.process.daemon", "aiohttp"),
+    "cmqd.storage": ("cmqd.storage.service", "cmqd.storage.redundancy.engine_choice", "aiosqlite", "uvloop"),
+    "cmqd_gateway": ("cmqd_gateway.process.command",),
+    "cmq_cli": ("cmq_cli.app",),
+}
+"""Imports of each program, loaded before its first child."""
 _LARGEST = 1 << 17
 _MOST_DESCRIPTORS = 32
 
@@ -82,43 +81,16 @@ class Request:
             sys.path.insert(0, self._folder)
         sys.argv = [self.module, *self.arguments]
 
+    def children(self) -> list[str]:
+        """Return the modules of the children that the program will start."""
+        if (self.module, *self.arguments[:1]) != ("cmqd", "serve"):
+            return []
+        storage = [] if "--ephemeral" in self.arguments else ["cmqd.storage"]
+        return [*storage, "cmqd_gateway"] if "--http" in self.arguments else storage
+
     def run(self) -> None:
         """Run the module. It ends this process, through the end of the interpreter."""
         runpy.run_module(self.module, run_name="__main__", alter_sys=True)
-
-
-def request_text(
-    module: str,
-    arguments: Sequence[str],
-    environment: Mapping[str, str],
-    numbers: Sequence[int],
-    *,
-    searches_folder: bool = True,
-    leads: bool = False,
-) -> bytes:
-    """Return a request for the folder and the mask of this process.
-
-    Args:
-        module: the program, with its arguments and its environment.
-        arguments: see ``module``.
-        environment: see ``module``.
-        numbers: the descriptors in the child, standard streams included.
-        searches_folder: the working directory is searched for modules, as without ``-P``.
-        leads: the child has a session of its own.
-    """
-    mask = os.umask(0o022)
-    os.umask(mask)
-    wanted = {
-        "module": module,
-        "arguments": arguments,
-        "environment": dict(environment),
-        "folder": os.getcwd(),
-        "mask": mask,
-        "numbers": numbers,
-        "searches_folder": searches_folder,
-        "leads": leads,
-    }
-    return json.dumps(wanted).encode()
 
 
 def _received(source: socket.socket) -> tuple[bytes, list[int]]:
@@ -144,9 +116,12 @@ def _serve(requests: socket.socket) -> Request | None:
             if not text:
                 return None
             *given, status = descriptors
+            request = Request(text, given)
+            for module in (request.module, *request.children()):
+                load(module)
             pid = os.fork()
             if pid == 0:
-                return Request(text, given)
+                return request
             for each in given:
                 os.close(each)
             _report(status, pid)
@@ -279,30 +254,26 @@ class ForkedAhead:
         return pid
 
 
-def _children_of(request: Request) -> list[str]:
-    """Return the modules of the children that a program will start."""
-    if (request.module, *request.arguments[:1]) != ("cmqd", "serve"):
-        return []
-    storage = [] if "--ephemeral" in request.arguments else ["cmqd.storage"]
-    return [*storage, "cmqd_gateway"] if "--http" in request.arguments else storage
-
-
-def main() -> None:
-    for name in MODULES:
-        module = importlib.import_module(name)
-        if name == "cmqd_logs.quick_start":
-            module.import_structlog()
+@cache
+def load(module: str) -> None:
+    """Import what a program imports."""
+    for name in MODULES[module]:
+        importlib.import_module(name)
     # Collections of the children leave these objects, and so their pages, alone.
     gc.collect()
     gc.freeze()
+
+
+def main() -> None:
+    import_structlog()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
     if request is None:
         return
     request.install()
-    if modules := _children_of(request):
+    if children := request.children():
         ahead = ForkedAhead()
-        for module in modules:
+        for module in children:
             if (own := ahead.fork(module)) is not None:
                 own.install()
                 own.run()

@@ -14,9 +14,10 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import IO
 
-from support.processes import fork_server
+from support.processes.fork_requests import STATUS, request_text
 
 
 class ForkServer:
@@ -28,7 +29,7 @@ class ForkServer:
         self.lock = threading.Lock()
         with its:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", fork_server.__file__, str(its.fileno())],
+                [sys.executable, Path(__file__).with_name("fork_server.py"), str(its.fileno())],
                 pass_fds=(its.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -51,6 +52,16 @@ def the_fork_server() -> ForkServer:
     return ForkServer()
 
 
+def write_command(name: str, module: str, folder: Path) -> int:
+    """Write a forked command into a folder; return the descriptor that the shell of the test must inherit."""
+    program = Path(__file__).with_name("forked_command.py")
+    number = the_fork_server().requests.fileno()
+    script = folder / name
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -E "{program}" {number} {module} "$@"\n')
+    script.chmod(0o755)
+    return number
+
+
 class ForkedProgram:
     """A running program, with the calls of ``subprocess.Popen``; standard input is empty."""
 
@@ -65,7 +76,7 @@ class ForkedProgram:
     ) -> None:
         """Start a module; ``output``: gets standard output and standard error."""
         server = the_fork_server()
-        text = fork_server.request_text(module, arguments, environment, [0, 1, 2, *pass_fds])
+        text = request_text(module, arguments, environment, [0, 1, 2, *pass_fds])
         number = output if isinstance(output, int) else output.fileno()
         self.returncode: int | None = None
         self._status, its = os.pipe()
@@ -112,5 +123,5 @@ class ForkedProgram:
         self.send_signal(signal.SIGKILL)
 
     def _read(self) -> int | None:
-        text = os.read(self._status, fork_server.STATUS.size)
-        return fork_server.STATUS.unpack(text)[0] if text else None
+        text = os.read(self._status, STATUS.size)
+        return STATUS.unpack(text)[0] if text else None
