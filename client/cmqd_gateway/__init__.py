@@ -17,6 +17,8 @@ Glossary:
 
 - action: a request of CMQ's API 2.0, by the name in its parameter ``Action``.
 - caller: the key that authenticated a request.
+- direct request: a frequent request of the JSON API that is answered without aiohttp.
+- door: the code that takes the requests of a protocol or of an API.
 - face: a protocol in front of the broker's operations: native, API 2.0, JSON or console.
 - guard: the limits of an HTTP connection before aiohttp reads a request.
 - hand-over: the write of received messages to an HTTP client, or their return to the queue.

@@ -78,7 +78,9 @@ class Gateway:
         """Threads for the signatures of large requests."""
         self.rates: KeyRates = KeyRates(settings.max_requests_per_second_per_key, now)
         """Rates of keys."""
-        self.guards: ConnectionGuards = ConnectionGuards(settings.max_connections, settings.slow_client_seconds, now)
+        self.guards: ConnectionGuards = ConnectionGuards(
+            settings.max_connections, settings.slow_client_seconds, now, settings.keep_alive_seconds
+        )
         """The HTTP connections."""
         self.figures: FigureCache = FigureCache(settings.metrics_top, settings.metrics_cache_seconds, exposition, now)
         """The figures of ``/metrics`` as text."""

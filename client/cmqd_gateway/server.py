@@ -11,6 +11,7 @@ import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -21,7 +22,7 @@ from cmqd_gateway.cmq import root
 from cmqd_gateway.console import events as console_events
 from cmqd_gateway.console import routes as console_routes
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.http.connection_guard import CHECK_SECONDS, MAX_HEAD_BYTES
+from cmqd_gateway.http.connection_guard import CHECK_SECONDS, MAX_HEAD_BYTES, DirectDoor
 from cmqd_gateway.http.https_port import TlsPort
 from cmqd_gateway.monitoring import routes as monitoring_routes
 from cmqd_gateway.process.gateway_logger import get_logger
@@ -34,6 +35,7 @@ DRAIN_SECONDS: Final = 5.0
 LINGERING_SECONDS: Final = 5.0
 """Time for which the rest of a refused body is read and dropped."""
 BACKLOG: Final = 1_024
+_NEVER_SECONDS: Final = 1e9
 READ_BUFFER_BYTES: Final = 65_536
 _SHOWN_CHARACTERS: Final = 200
 
@@ -51,6 +53,8 @@ class GatewayServer:
         self._servers: list[asyncio.Server] = []
         self._tls_port: TlsPort | None = None
         """None without HTTPS."""
+        self.door: DirectDoor | None = None
+        """Handles frequent requests; None = aiohttp has all requests."""
         self.metrics_address: tuple[str, int] | None = None
         """Host and port of the listener for metrics alone, if there is one."""
         self._runners: list[web.AppRunner] = []
@@ -63,15 +67,16 @@ class GatewayServer:
             OSError, ssl.SSLError: an address or the TLS files cannot be used.
         """
         settings = self.gateway.settings
+        self.door = door = _door(self.gateway)
         try:
             runner = await self._run(_api_routes(self.gateway))
             if settings.listen:
-                self.addresses.append(await self._listen(runner, "listen", settings.listen, None))
+                self.addresses.append(await self._listen(runner, door, "listen", settings.listen, None))
             if settings.listen_https:
                 assert settings.tls_certificate is not None
                 assert settings.tls_key is not None
                 tls = tls_context(settings.tls_certificate, settings.tls_key)
-                self.addresses.append(await self._listen(runner, "listen_https", settings.listen_https, tls))
+                self.addresses.append(await self._listen(runner, door, "listen_https", settings.listen_https, tls))
             if settings.listen_cmq_tcp:
                 # Imported here: a gateway without this protocol has none of it in memory.
                 from cmqd_gateway.cmq.tcp.connections import Connections
@@ -80,7 +85,7 @@ class GatewayServer:
                 await self.gateway.cmq_tcp.listen(*split_address("listen_cmq_tcp", settings.listen_cmq_tcp))
             if settings.metrics_listen:
                 runner = await self._run(monitoring_routes.routes(self.gateway, with_metrics=True))
-                self.metrics_address = await self._listen(runner, "metrics_listen", settings.metrics_listen, None)
+                self.metrics_address = await self._listen(runner, None, "metrics_listen", settings.metrics_listen, None)
         except BaseException:
             await self.close()
             raise
@@ -118,13 +123,16 @@ class GatewayServer:
         await self.gateway.end_polls()
         if self.gateway.cmq_tcp is not None:
             await self.gateway.cmq_tcp.close(DRAIN_SECONDS)
+        began = asyncio.get_running_loop().time()
+        await self.gateway.guards.end_direct(DRAIN_SECONDS)
+        left = max(0.0, DRAIN_SECONDS - (asyncio.get_running_loop().time() - began))
         runners, self._runners = self._runners, []
         for runner in runners:
             if runner.server is not None:
                 # Idle connections close at once; the shutdown would wait for the whole time for their next request.
                 runner.server.pre_shutdown()
                 # aiohttp waits twice for so long: for the handler, and then for the end of its task.
-                await runner.server.shutdown(DRAIN_SECONDS / 2)
+                await runner.server.shutdown(left / 2)
             await runner.cleanup()
         # Last: messages of answers that were not written go back to their queues over these connections.
         await self.gateway.close()
@@ -148,7 +156,8 @@ class GatewayServer:
             handler_cancellation=True,
             access_log=None,
             logger=_silent_logger(),
-            keepalive_timeout=settings.keep_alive_seconds,
+            # The guard closes idle connections: aiohttp does not see the direct requests.
+            keepalive_timeout=_NEVER_SECONDS,
             lingering_time=LINGERING_SECONDS,
             max_line_size=settings.max_head_bytes,
             max_field_size=settings.max_head_bytes,
@@ -162,18 +171,18 @@ class GatewayServer:
         return runner
 
     async def _listen(
-        self, runner: web.AppRunner, name: str, address: str, tls: ssl.SSLContext | None
+        self, runner: web.AppRunner, door: DirectDoor | None, name: str, address: str, tls: ssl.SSLContext | None
     ) -> tuple[str, int]:
         host, port = split_address(name, address)
         make_inner = runner.server
         assert make_inner is not None
         gateway = self.gateway
-        make_protocol: Callable[[], asyncio.Protocol] = lambda: gateway.guards.make(make_inner())  # noqa: E731
+        make_protocol: Callable[[], asyncio.Protocol] = lambda: gateway.guards.make(make_inner(), door)  # noqa: E731
         if tls is not None:
             self._tls_port = TlsPort(
                 tls,
                 gateway.guards,
-                lambda: gateway.guards.make(make_inner(), has_seat=True),
+                lambda: gateway.guards.make(make_inner(), door, has_seat=True),
                 gateway.settings.slow_client_seconds,
             )
             make_protocol = self._tls_port.make_arrival
@@ -197,6 +206,15 @@ class GatewayServer:
             self.gateway.connections.close_idle()
             self.gateway.secrets.drop_unconfirmed()
             self.gateway.figures.drop_old()
+
+
+def _door(gateway: Gateway) -> DirectDoor | None:
+    """Return the door for frequent requests; None without httptools, which lacks a wheel for some machines."""
+    if find_spec("httptools") is None:
+        return None
+    from cmqd_gateway.rest.direct import DirectRequests
+
+    return DirectRequests(gateway)
 
 
 def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
@@ -225,13 +243,17 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
             path = request.path[:_SHOWN_CHARACTERS]
             _log.error("request_failed", remote=request.remote, path=path, error=type(bug).__name__, exc_info=bug)
             raise web.HTTPInternalServerError from None
-        else:
-            if gateway.is_draining:
-                response.force_close()
-            return response
         finally:
             gateway.bodies.release(request)
             gateway.guards.end_request(request)
+        if gateway.is_draining:
+            response.force_close()
+        # Written here and not by aiohttp: behind the answer, the next request may be a direct one.
+        await response.prepare(request)
+        await response.write_eof()
+        if response.keep_alive:
+            gateway.guards.answered(request)
+        return response
 
     application = web.Application(middlewares=[in_request], client_max_size=gateway.settings.max_request_bytes)
     application.add_routes(routes)

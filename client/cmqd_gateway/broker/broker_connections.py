@@ -84,7 +84,7 @@ _REFUSALS: Final = {
 }
 
 
-class _KeyClient:
+class KeyClient:
     """A client of a key, and the number of requests that use it."""
 
     __slots__ = ("client", "idle_since", "is_replaced", "key", "kind", "opening", "uses")
@@ -108,8 +108,8 @@ class _Use:
 
     def __init__(
         self,
-        find: Callable[[KeySecret], Coroutine[Any, Any, _KeyClient]],
-        release: Callable[[_KeyClient], None],
+        find: Callable[[KeySecret], Coroutine[Any, Any, KeyClient]],
+        release: Callable[[KeyClient], None],
         key: KeySecret,
     ) -> None:
         self._find = find
@@ -154,10 +154,10 @@ class BrokerConnections:
         self._limits = {_Kind.POLLS: limit // 2, _Kind.CHECKS: limit // 4}
         self._idle_seconds = idle_seconds
         self._now = now
-        self._open: set[_KeyClient] = set()
-        self._shared: dict[str, _KeyClient] = {}
+        self._open: set[KeyClient] = set()
+        self._shared: dict[str, KeyClient] = {}
         """By id of the key: the client of its requests that do not wait."""
-        self._roomy: dict[tuple[_Kind, str], list[_KeyClient]] = {}
+        self._roomy: dict[tuple[_Kind, str], list[KeyClient]] = {}
         """By kind and id of the key: the clients for polls and for checks, in the order of their making."""
         self._polls_per_client = MAX_POLLS_PER_CLIENT
         """Room of a client for polls, by the last word of the broker."""
@@ -192,7 +192,7 @@ class BrokerConnections:
             ClientClosed: the pool is closed.
             CmqError: the broker cannot be reached, or refuses the key.
         """
-        return _Use(self._shared_client, self._release, key)
+        return _Use(self._shared_client, self.release, key)
 
     def polling(self, key: KeySecret) -> "_Use":
         """Return an open client of a key for the length of a receive that waits.
@@ -202,7 +202,7 @@ class BrokerConnections:
             ClientClosed: the polls are ended.
             CmqError: the broker cannot be reached, or refuses the key.
         """
-        return _Use(self._polling_client, self._release, key)
+        return _Use(self._polling_client, self.release, key)
 
     def checking(self, key: KeySecret) -> "_Use":
         """Return an open client of a key for as long as the client is registered for the checks of a queue.
@@ -212,7 +212,25 @@ class BrokerConnections:
             ClientClosed: the pool is closed.
             CmqError: the broker cannot be reached, or refuses the key.
         """
-        return _Use(self._checking_client, self._release, key)
+        return _Use(self._checking_client, self.release, key)
+
+    def ready(self, key: KeySecret, *, polls: bool) -> KeyClient | None:
+        """Return a client of a key if it is open and has room, else None; to be given back by :meth:`release`.
+
+        A short way of :meth:`client` and :meth:`polling` for the requests of a busy key, which find an open client.
+        """
+        if polls:
+            entries = self._roomy.get((_Kind.POLLS, key.secret_id))
+            entry = entries[0] if entries else None
+        else:
+            entry = self._shared.get(key.secret_id)
+        # The same object: a later reading of the key takes the long way, which compares secrets.
+        if entry is None or entry.key is not key or entry.opening is not None:
+            return None
+        if polls and entry.uses >= self._polls_per_client:
+            return None
+        entry.uses += 1
+        return entry
 
     def clients(self) -> list[Client]:
         """Return all clients that are not being closed."""
@@ -248,7 +266,7 @@ class BrokerConnections:
 
     # ------------------------------------------------------------------ inside
 
-    async def _shared_client(self, key: KeySecret) -> _KeyClient:
+    async def _shared_client(self, key: KeySecret) -> KeyClient:
         """Return the open client of a key; the request counts as one of its uses already."""
         entry = self._shared.get(key.secret_id)
         if entry is not None and not self._serves(entry, key):
@@ -260,17 +278,17 @@ class BrokerConnections:
         try:
             await self._opened(entry)
         except BaseException:
-            self._release(entry)
+            self.release(entry)
             raise
         return entry
 
-    async def _polling_client(self, key: KeySecret) -> _KeyClient:
+    async def _polling_client(self, key: KeySecret) -> KeyClient:
         return await self._roomy_client(key, _Kind.POLLS)
 
-    async def _checking_client(self, key: KeySecret) -> _KeyClient:
+    async def _checking_client(self, key: KeySecret) -> KeyClient:
         return await self._roomy_client(key, _Kind.CHECKS)
 
-    async def _roomy_client(self, key: KeySecret, kind: _Kind) -> _KeyClient:
+    async def _roomy_client(self, key: KeySecret, kind: _Kind) -> KeyClient:
         """Return an open client with room for another use, which counts as one of its uses already."""
         while True:
             entry = self._find_roomy(key, kind) or self._add(key, kind)
@@ -278,16 +296,16 @@ class BrokerConnections:
             try:
                 await self._opened(entry)
             except BaseException:
-                self._release(entry)
+                self.release(entry)
                 raise
             if entry.uses <= self._room(entry):
                 return entry
             # The broker's limit became known with the opening, and it is too low for all polls that waited for the
             # client. The last of them take another client.
-            self._release(entry)
+            self.release(entry)
 
     @staticmethod
-    def _serves(entry: _KeyClient, key: KeySecret) -> bool:
+    def _serves(entry: KeyClient, key: KeySecret) -> bool:
         """Return True if a client has the secret of the key, or the secret that followed it."""
         if entry.key.secret_key == key.secret_key:
             if key.reading > entry.key.reading:
@@ -296,7 +314,7 @@ class BrokerConnections:
             return True
         return key.is_former_of(entry.key)
 
-    def _find_roomy(self, key: KeySecret, kind: _Kind) -> _KeyClient | None:
+    def _find_roomy(self, key: KeySecret, kind: _Kind) -> KeyClient | None:
         for entry in list(self._roomy.get((kind, key.secret_id), ())):
             if not self._serves(entry, key):
                 self._replace(entry)
@@ -305,7 +323,7 @@ class BrokerConnections:
                 return entry
         return None
 
-    def _room(self, entry: _KeyClient) -> int:
+    def _room(self, entry: KeyClient) -> int:
         """Return the number of polls, or of queues with checks, that a client may have."""
         if entry.kind is _Kind.CHECKS:
             return MAX_CHECKED_QUEUES_PER_CLIENT
@@ -317,7 +335,7 @@ class BrokerConnections:
     def _count(self, kind: _Kind) -> int:
         return sum(entry.kind is kind for entry in self._open)
 
-    def _add(self, key: KeySecret, kind: _Kind) -> _KeyClient:
+    def _add(self, key: KeySecret, kind: _Kind) -> KeyClient:
         if self._closed or (kind is _Kind.POLLS and self._polls_ended):
             raise ClientClosed("the gateway is shutting down")
         limit = self._limits.get(kind)
@@ -325,7 +343,7 @@ class BrokerConnections:
             self._make_room((entry for entry in self._open if entry.kind is kind), _REFUSALS[kind])
         elif len(self._open) >= self._limit:
             self._make_room(self._open, _REFUSALS[kind])
-        entry = _KeyClient(key, self._make_client(key), kind)
+        entry = KeyClient(key, self._make_client(key), kind)
         self._open.add(entry)
         if kind is _Kind.REQUESTS:
             self._shared[key.secret_id] = entry
@@ -335,7 +353,7 @@ class BrokerConnections:
         entry.opening.add_done_callback(lambda opening: self._open_ended(entry, opening))
         return entry
 
-    def _make_room(self, entries: Iterable[_KeyClient], refusal: type[Exception]) -> None:
+    def _make_room(self, entries: Iterable[KeyClient], refusal: type[Exception]) -> None:
         """Close the client that is idle for longest.
 
         Raises:
@@ -346,7 +364,7 @@ class BrokerConnections:
             raise refusal
         self._close(min(idle, key=lambda entry: entry.idle_since))
 
-    async def _opened(self, entry: _KeyClient) -> None:
+    async def _opened(self, entry: KeyClient) -> None:
         opening = entry.opening
         if opening is None:
             return
@@ -357,21 +375,22 @@ class BrokerConnections:
             raise ClientClosed("the gateway is shutting down")
         opening.result()
 
-    def _open_ended(self, entry: _KeyClient, opening: "asyncio.Task[None]") -> None:
+    def _open_ended(self, entry: KeyClient, opening: "asyncio.Task[None]") -> None:
         if not opening.cancelled() and opening.exception() is None:
             entry.opening = None
         else:
             # The next request of the key tries again. Requests that wait for this opening get its error.
             self._close(entry)
 
-    def _release(self, entry: _KeyClient) -> None:
+    def release(self, entry: KeyClient) -> None:
+        """Note that a request uses a client no more."""
         entry.uses -= 1
         if not entry.uses:
             entry.idle_since = self._now()
             if entry.is_replaced:
                 self._close(entry)
 
-    def _replace(self, entry: _KeyClient) -> None:
+    def _replace(self, entry: KeyClient) -> None:
         """Give a client to no further request, and close the client once no request uses it."""
         entry.is_replaced = True
         if entry.kind is _Kind.REQUESTS:
@@ -384,7 +403,7 @@ class BrokerConnections:
         if not entry.uses:
             self._close(entry)
 
-    def _close(self, entry: _KeyClient) -> None:
+    def _close(self, entry: KeyClient) -> None:
         """Begin to close a client, also with requests in progress. Harmless when repeated."""
         if entry not in self._open:
             return
@@ -402,7 +421,7 @@ class BrokerConnections:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _close_all(self, entries: Iterable[_KeyClient]) -> None:
+    async def _close_all(self, entries: Iterable[KeyClient]) -> None:
         for entry in entries:
             self._close(entry)
         while self._closing:

@@ -34,7 +34,7 @@ async def key_of_authorization(secrets: KeySecrets, authorization: str | None, a
         NotAuthenticated: the header is missing or malformed, or the pair is wrong, or the key is disabled.
         TooManyUnknownIds, CmqError: see :meth:`KeySecrets.find`.
     """
-    pair = _pair(authorization)
+    pair = None if authorization is None else pair_of_authorization(authorization)
     if pair is None:
         raise NotAuthenticated("the request needs a key: Authorization: Basic, or Bearer SECRET_ID:SECRET_KEY")
     return await key_of_pair(secrets, *pair, address)
@@ -54,9 +54,8 @@ async def key_of_pair(secrets: KeySecrets, secret_id: str, secret_key: str, addr
     return key
 
 
-def _pair(authorization: str | None) -> tuple[str, str] | None:
-    if authorization is None:
-        return None
+def pair_of_authorization(authorization: str) -> tuple[str, str] | None:
+    """Return secret id and secret of an ``Authorization`` header; None if it is malformed."""
     scheme = authorization.lower()
     if scheme.startswith(_BASIC):
         try:

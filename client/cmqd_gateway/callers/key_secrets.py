@@ -104,15 +104,10 @@ class KeySecrets:
             TooManyUnknownIds: the id is new, and too many new ids came in this second.
             CmqError: the broker did not answer; the gateway must refuse the request.
         """
-        known = self._known.get(secret_id)
-        if known is not None:
-            age = self._now() - known.confirmed_at
-            if age < CONFIRMED_SECONDS:
-                self._known.move_to_end(secret_id)
-                if age >= REFRESH_SECONDS:
-                    self._question(secret_id)
-                return known.key
-        elif secret_id in self._valid:
+        key = self.confirmed(secret_id)
+        if key is not None:
+            return key
+        if secret_id in self._known or secret_id in self._valid:
             pass
         elif not 0 < len(secret_id) <= MAX_ID_CHARACTERS or not secret_id.isascii() or not secret_id.isprintable():
             return None
@@ -123,6 +118,19 @@ class KeySecrets:
             if secret_id not in self._questions and not self._new_ids.take(address):
                 raise TooManyUnknownIds
         return await asyncio.shield(self._question(secret_id))
+
+    def confirmed(self, secret_id: str) -> KeySecret | None:
+        """Return the key if the broker has confirmed it within a second; None = :meth:`find` may have to wait."""
+        known = self._known.get(secret_id)
+        if known is None:
+            return None
+        age = self._now() - known.confirmed_at
+        if age >= CONFIRMED_SECONDS:
+            return None
+        self._known.move_to_end(secret_id)
+        if age >= REFRESH_SECONDS:
+            self._question(secret_id)
+        return known.key
 
     def forget(self, secret_id: str | None = None) -> None:
         """Forget a key that the broker reports as changed; None = all keys."""

@@ -5,14 +5,26 @@ a head is incomplete, and the time from which the client does not read an answer
 connections closes the late connections: no connection has a timer of its own.
 
 The guard also counts the bytes of heads: aiohttp limits each field of a head, but a head of 128 fields may have 2 MiB,
-and a client may send such a head behind a request that is being handled. A guard does not parse, so the bytes between
-requests are known to about 4 KiB.
+and a client may send such a head behind a request that is being handled. A guard does not parse what aiohttp parses, so
+the bytes between requests are known to about 4 KiB.
+
+A direct door answers frequent requests before aiohttp (decision 0238).
+
+    bytes ──► one plain request, and aiohttp owes no answer ──► the door takes it ──► answered, next bytes
+                 │ no                                              │ no
+                 ▼                                                 ▼
+              aiohttp, for good                                 aiohttp, for this request
+
+So at any time either aiohttp or the door has the requests of a connection, and answers keep their order. Bytes that
+arrive behind a direct request wait for its end.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final, cast
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from math import inf
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 from aiohttp import StreamReader, web
 
@@ -24,26 +36,65 @@ HEADS_MEMORY_BYTES: Final = 64 << 20
 _SMALL_HEAD: Final = 16_384
 _UNCERTAIN: Final = 4_096
 """Bytes between two requests that are not taken for the start of a head: the framing of chunks, blanks in fields."""
+_MAX_BEHIND: Final = 65_536
+"""Bytes behind a direct request from which a connection is not read from."""
+
+
+class DoorAnswer(Enum):
+    """The answer of a direct door to bytes that it does not handle now."""
+
+    NOT_PLAIN = 1
+    """The bytes are not one plain request: aiohttp handles them, and all that follow."""
+    WHOLE_BODY = 2
+    """The door handles the request once the rest of its body has arrived."""
+
+
+Handling: TypeAlias = Coroutine[Any, Any, None]
+"""Handles a request: ends with :meth:`ConnectionGuard.end_direct`, however it ends."""
+
+
+class DirectDoor(Protocol):
+    """Handles plain requests without aiohttp: see :mod:`cmqd_gateway.http.plain_requests`."""
+
+    def begin(self, connection: "ConnectionGuard", data: bytes, *, may_wait: bool) -> Handling | DoorAnswer | int:
+        """Return the coroutine that handles the request in these bytes.
+
+        A number is the answer to a plain request for aiohttp: so many bytes of its body have not arrived. With
+        ``may_wait`` False, a request without its whole body is one for aiohttp.
+        """
+        ...
 
 
 class ConnectionGuard(asyncio.Protocol):
     """Passes the events of a connection on to aiohttp's protocol; see the module."""
 
     __slots__ = (
+        "_asked_aiohttp",
+        "_behind",
+        "_body_left",
+        "_direct",
+        "_door",
+        "_drained",
         "_guards",
         "_has_seat",
+        "_held",
         "_inner",
+        "_is_aiohttps",
         "_is_refused",
         "head_bytes",
         "head_since",
+        "idle_since",
         "in_request",
         "payload",
         "stuck_since",
         "transport",
     )
 
-    def __init__(self, guards: "ConnectionGuards", inner: asyncio.Protocol, *, has_seat: bool) -> None:
+    def __init__(
+        self, guards: "ConnectionGuards", inner: asyncio.Protocol, door: DirectDoor | None, *, has_seat: bool
+    ) -> None:
         self._guards = guards
+        self._door = door
         self._inner = inner
         self._has_seat = has_seat
         self._is_refused = False
@@ -59,6 +110,22 @@ class ConnectionGuard(asyncio.Protocol):
         """Time from which the client does not read its answers; None = the socket takes bytes."""
         self.in_request = False
         """True while a handler is at work."""
+        self.idle_since = guards.now()
+        """Time of the end of the last request."""
+        self._is_aiohttps = door is None
+        """True once aiohttp has bytes that were not one plain request: where its next request begins is not known."""
+        self._asked_aiohttp = False
+        """True while aiohttp owes the answer to a plain request."""
+        self._body_left = 0
+        """Bytes of the body of this request that have not arrived."""
+        self._held = b""
+        """A plain request without its whole body, which the door handles later."""
+        self._behind = b""
+        """Bytes behind the direct request."""
+        self._direct: asyncio.Task[None] | None = None
+        """Handles the direct request."""
+        self._drained: asyncio.Future[None] | None = None
+        """Resolved when the socket takes bytes again."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handle the asyncio event: a client connected."""
@@ -76,6 +143,19 @@ class ConnectionGuard(asyncio.Protocol):
         """Handle the asyncio event: bytes arrived."""
         if self._is_refused:
             return
+        if self._direct is not None:
+            self._wait_behind(data)
+            return
+        if not self._is_aiohttps:
+            if self._held:
+                data = self._take_held() + data
+                if self._take(data, is_held=True):
+                    return
+            elif self._take(data):
+                return
+        self._pass_on(data)
+
+    def _pass_on(self, data: bytes) -> None:
         payload = self.payload
         if payload is None or payload.is_eof():
             if self._guards.count_head(self, len(data)):
@@ -100,26 +180,126 @@ class ConnectionGuard(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Handle the asyncio event: the buffer has room again."""
         self.stuck_since = None
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the asyncio event: the connection is closed."""
         if not self._is_refused:
             self._guards.remove(self)
+            if self._direct is not None:
+                self._direct.cancel()
+            self._behind = self._held = b""
             self._inner.connection_lost(exc)
+
+    # ------------------------------------------------------------------ direct requests
+
+    def write_direct(self, answer: bytes) -> None:
+        """Write the answer to the direct request. The next request waits for :meth:`drain`."""
+        assert self.transport is not None
+        self.transport.write(answer)
+
+    async def drain(self) -> None:
+        """Wait while the client does not read."""
+        if self.stuck_since is not None:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+    def end_direct(self, *, is_open: bool) -> None:
+        """Handle the bytes behind the direct request, or with ``is_open`` False close the connection."""
+        self._direct = None
+        self.in_request = False
+        self.idle_since = self._guards.now()
+        transport = self.transport
+        assert transport is not None
+        if not is_open:
+            transport.close()
+        elif self._behind and not transport.is_closing():
+            if len(self._behind) > _MAX_BEHIND:
+                transport.resume_reading()
+            data, self._behind = self._behind, b""
+            self._guards.forget_head(self)
+            self.data_received(data)
+
+    def aiohttp_answered(self) -> None:
+        """Note that aiohttp's answer is written, and that the connection stays open."""
+        self._asked_aiohttp = bool(self._body_left)
+
+    def pass_held(self) -> None:
+        """Pass a held request on to aiohttp, which has the limits of time for a body."""
+        if self._held:
+            self._asked_aiohttp, self._is_aiohttps = True, True
+            self._pass_on(self._take_held())
+
+    @property
+    def remote(self) -> str | None:
+        """IP address of the client."""
+        name = None if self.transport is None else self.transport.get_extra_info("peername")
+        return str(name[0]) if name else None
+
+    @property
+    def direct(self) -> "asyncio.Task[None] | None":
+        """The task that handles a direct request; None without one."""
+        return self._direct
+
+    def _take(self, data: bytes, *, is_held: bool = False) -> bool:
+        """Return True if these bytes are not for aiohttp."""
+        if self._asked_aiohttp:
+            # The rest of a body, or a request that does not wait for the answer to the former.
+            self._body_left -= len(data)
+            self._is_aiohttps = self._body_left < 0
+            return False
+        door = self._door
+        assert door is not None
+        begun = door.begin(self, data, may_wait=not is_held)
+        if begun is DoorAnswer.WHOLE_BODY:
+            if self._guards.count_head(self, len(data)):
+                self._held = data
+            return True
+        if isinstance(begun, DoorAnswer):
+            self._is_aiohttps = True
+            return False
+        if isinstance(begun, int):
+            self._asked_aiohttp, self._body_left = True, begun
+            return False
+        self.in_request = True
+        self._direct = asyncio.get_running_loop().create_task(begun)
+        return True
+
+    def _take_held(self) -> bytes:
+        held, self._held = self._held, b""
+        self._guards.forget_head(self)
+        return held
+
+    def _wait_behind(self, data: bytes) -> None:
+        if self._guards.count_head(self, len(data)):
+            had_room = len(self._behind) <= _MAX_BEHIND
+            self._behind += data
+            if had_room and len(self._behind) > _MAX_BEHIND:
+                assert self.transport is not None
+                self.transport.pause_reading()
 
 
 class ConnectionGuards:
     """The guards of all connections."""
 
-    def __init__(self, max_connections: int, slow_seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        max_connections: int,
+        slow_seconds: float,
+        now: Callable[[], float] = time.monotonic,
+        idle_seconds: float = inf,
+    ) -> None:
         """Make the guards.
 
         Args:
             max_connections: connections at once; further connections are closed at once.
             slow_seconds: time for a head, and for a client that does not read.
             now: the clock, in seconds.
+            idle_seconds: time between two requests.
         """
+        self._idle_seconds = idle_seconds
         self._max_connections = max_connections
         self._slow_seconds = slow_seconds
         self.now = now
@@ -199,12 +379,17 @@ class ConnectionGuards:
         """Number of connections with a part of a head."""
         return sum(guard.head_since is not None for guard in self._guards.values())
 
-    def make(self, inner: asyncio.Protocol, *, has_seat: bool = False) -> ConnectionGuard:
-        """Return a guard for a new connection, before the protocol that serves it.
+    def make(
+        self, inner: asyncio.Protocol, door: DirectDoor | None = None, *, has_seat: bool = False
+    ) -> ConnectionGuard:
+        """Return a guard for a new connection.
 
-        ``has_seat``: the connection takes the place of a seat of :meth:`reserve`.
+        Args:
+            inner: aiohttp's protocol.
+            door: handles the frequent requests; None = aiohttp handles all.
+            has_seat: the connection takes the place of a seat of :meth:`reserve`.
         """
-        return ConnectionGuard(self, inner, has_seat=has_seat)
+        return ConnectionGuard(self, inner, door, has_seat=has_seat)
 
     def begin_request(self, request: web.BaseRequest) -> bool:
         """Note that a handler begins: the head is complete. The handler limits the time of the body.
@@ -233,11 +418,29 @@ class ConnectionGuards:
         guard = self._guard_of(request)
         if guard is not None:
             guard.in_request = False
+            guard.idle_since = self.now()
             if guard.payload is not None and guard.payload.is_eof():
                 guard.payload = None
             if guard.head_since is not None:
                 # The time of the handler is not the client's: the next request waited for its turn.
                 guard.head_since = self.now()
+
+    def answered(self, request: web.BaseRequest) -> None:
+        """Note that a handler's answer is written, and that the connection stays open."""
+        guard = self._guard_of(request)
+        if guard is not None:
+            guard.aiohttp_answered()
+
+    def forget_head(self, guard: ConnectionGuard) -> None:
+        """Count the bytes of a head no more: they are a part of a request."""
+        self._set_head(guard, 0)
+
+    async def end_direct(self, seconds: float) -> None:
+        """Wait for the direct requests in progress, and cancel those that take longer."""
+        if tasks := [guard.direct for guard in self._guards.values() if guard.direct is not None]:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
 
     def _has_room(self) -> bool:
         if len(self._guards) + self.arriving + self.other_connections >= self._max_connections:
@@ -255,9 +458,14 @@ class ConnectionGuards:
         guard.head_since = self.now() if size else None
 
     def close_slow(self) -> None:
-        """Close the connections with a late client; to be called about once a second."""
+        """Close the connections with a late or idle client; to be called about once a second."""
         latest = self.now() - self._slow_seconds
+        latest_idle = self.now() - self._idle_seconds
         for guard in list(self._guards.values()):
+            guard.pass_held()
+            if not guard.in_request and guard.idle_since <= latest_idle and guard.transport is not None:
+                guard.transport.close()
+                continue
             head_since = None if guard.in_request else guard.head_since
             is_late = any(since is not None and since <= latest for since in (head_since, guard.stuck_since))
             if is_late and guard.transport is not None:

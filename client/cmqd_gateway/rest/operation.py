@@ -17,8 +17,7 @@ BodyT = TypeVar("BodyT", bound=Struct)
 ReplyT = TypeVar("ReplyT", bound="Struct | None")
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[QueryT, BodyT]):
+class Call(Struct, Generic[QueryT, BodyT], frozen=True):
     """A request that has been read: everything that the function of an operation needs."""
 
     client: Client

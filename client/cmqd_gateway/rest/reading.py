@@ -23,7 +23,7 @@ _MAX_SHOWN = 100
 _MAX_EXPLAINED_BYTES = 65_536
 """Largest wrong body that is read a second time to show its wrong value. 4 MiB of short elements would hold the event
 loop for tens of milliseconds."""
-_UNCOUNTED_BYTES = 16_384
+UNCOUNTED_BYTES = 16_384
 """Largest body whose strings are not counted: decoding 16 KiB of any JSON takes about a millisecond."""
 _FEW_STRINGS = 4_096
 """So many strings are decoded for any type, because the decoder's refusal names the field with too many entries."""
@@ -60,11 +60,21 @@ def read_body(content_type: str | None, charset: str | None, raw: bytes, kind: t
             headers={"Accept-Post": "application/json"},
         )
     try:
-        # Read as its type at once: the decoder stops at the first fault, and makes no objects that no field has.
-        return _with_moments(_decoded(raw, kind), kind)
+        return read_json(raw, kind)
     except msgspec.ValidationError as problem:
         text = str(problem)
     raise _explained(text, _untyped(raw), kind)
+
+
+def read_json(raw: bytes, kind: type[T]) -> T:
+    """Return the request in a body, read as its type at once: the decoder stops at the first fault, and makes no
+    objects that no field has.
+
+    Raises:
+        msgspec.ValidationError: the value is not of the type.
+        ProblemError: the bytes are not JSON, or a time is out of range.
+    """
+    return _with_moments(_decoded(raw, kind), kind)
 
 
 def _untyped(raw: bytes) -> Any:
@@ -91,7 +101,7 @@ def count_steps(raw: bytes, kind: type[Any]) -> Generator[None, None, None]:
     Raises:
         ProblemError: the body has too many strings.
     """
-    if len(raw) <= _UNCOUNTED_BYTES or not kind.__struct_fields__:
+    if len(raw) <= UNCOUNTED_BYTES or not kind.__struct_fields__:
         return
     limit = _max_strings(kind)
     delimiters = 0

@@ -8,14 +8,10 @@ The key comes first: a stranger cannot make the gateway read a body.
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
 from typing import Any, Final
 
-import msgspec
 from aiohttp import web
 
-from cmqd_client.errors import ClientClosed
-from cmqd_gateway.broker.broker_connections import TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.hand_over import HandOver
@@ -23,16 +19,14 @@ from cmqd_gateway.http.request_bodies import BodyRefused
 from cmqd_gateway.http.stored_files import StoredFile, file_answer, stored_file
 from cmqd_gateway.http.turns import in_turns
 from cmqd_gateway.rest import openapi, reference
-from cmqd_gateway.rest.answers import API_HEADERS, answer_of_error, json_response, problem_response
+from cmqd_gateway.rest.answers import API_HEADERS, Answer, answer_of_error, problem_response
 from cmqd_gateway.rest.authentication import authenticate, keep_session
-from cmqd_gateway.rest.operation import Call, Operation
+from cmqd_gateway.rest.execution import FREQUENT, Execution
+from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.problems import gateway_problem, of_code
 from cmqd_gateway.rest.reading import count_steps, read_body, read_idempotency_key, read_query
 from cmqd_gateway.rest.table import BASE, OPERATIONS
 from cmqd_protocol.protocol_errors import ErrorCode
-
-_FREQUENT: Final = ("send_message", "receive_messages", "delete_message")
-"""Operations with most of the requests."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -45,7 +39,7 @@ def routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
     document_headers = {**API_HEADERS, "Cache-Control": "no-cache"}
     yield web.get(f"{BASE}/openapi.json", _MadeFile("application/json", openapi.document, document_headers).serve)
     # aiohttp tries the paths below /queues one after the other, so the paths of most requests come first.
-    for operation in sorted(OPERATIONS, key=lambda operation: operation.name not in _FREQUENT):
+    for operation in sorted(OPERATIONS, key=lambda operation: operation.name not in FREQUENT):
         handler = _OperationHandler(gateway, operation).handle
         if operation.method == "GET":
             yield web.get(BASE + operation.path, handler)
@@ -65,13 +59,14 @@ class _OperationHandler:
     def __init__(self, gateway: Gateway, operation: Operation[Any, Any, Any]) -> None:
         self._gateway = gateway
         self._operation = operation
+        self._execution = Execution(gateway, operation)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         operation = self._operation
         with self._gateway.hand_over() as hand_over:
             try:
                 caller = await authenticate(self._gateway, request)
-                response = self._response(await self._run(request, caller.key, hand_over))
+                response = (await self._run(request, caller.key, hand_over)).response()
             except Exception as error:
                 return await answer_of_error(self._gateway, request, operation.name, error)
             keep_session(self._gateway, request, response, caller)
@@ -79,32 +74,15 @@ class _OperationHandler:
                 await hand_over.write(request, response)
             return response
 
-    def _response(self, reply: Any) -> web.Response:
-        status = self._operation.status(reply)
-        if reply is None:
-            return web.Response(status=status, headers=API_HEADERS)
-        return json_response(status, msgspec.json.encode(reply), "application/json", {})
-
-    async def _run(self, request: web.Request, key: KeySecret, hand_over: HandOver) -> Any:
+    async def _run(self, request: web.Request, key: KeySecret, hand_over: HandOver) -> Answer:
         operation = self._operation
         query = read_query(list(request.query.items()), operation.query)
         idempotency_key = None
         if operation.idempotency:
             idempotency_key = read_idempotency_key(request.headers.getall("Idempotency-Key", []))
         body = await self._body(request)
-        is_poll = operation.waits is not None and operation.waits(body)
-        connections = self._gateway.connections
-        try:
-            async with (connections.polling if is_poll else connections.client)(key) as client:
-                received = partial(hand_over.received, key)
-                names = dict(request.match_info)
-                call: Call[Any, Any] = Call(client, self._gateway, names, query, body, idempotency_key, received)
-                return await operation.run(call)
-        except ClientClosed:
-            text = "the gateway is shutting down; the request was not executed"
-            raise of_code(ErrorCode.SHUTTING_DOWN, text) from None
-        except (TooManyKeysInUse, TooManyPolls) as full:
-            raise of_code(ErrorCode.TOO_MANY_CONNECTIONS, str(full)) from None
+        names = dict(request.match_info)
+        return await self._execution.run(key, names, query, body, idempotency_key, hand_over.received)
 
     async def _body(self, request: web.Request) -> Any:
         try:

@@ -21,6 +21,15 @@ from support.gateway.gateway_rig import GatewayRig
 from support.gateway.lost_answers import fail, lose_next_answer
 from support.gateway.rest_calls import RestCalls
 
+
+@pytest.fixture
+async def rig() -> AsyncGenerator[GatewayRig]:
+    """A gateway that knows the key, so that frequent requests are direct ones; other tests send theirs over aiohttp."""
+    async with GatewayRig() as rig:
+        await rig.gateway.secrets.find(rig.own_key.secret_id, None)
+        yield rig
+
+
 # ---------------------------------------------------------------- keys
 
 
@@ -414,6 +423,7 @@ async def test_messages_of_an_answer_that_cannot_be_made_come_back_uncounted(
 
 
 async def test_a_broker_that_cannot_be_reached_is_answered_with_503(rest: RestCalls):
+    rest.rig.gateway.secrets.forget()
     rest.rig.table.failure = ServerUnreachable("the broker cannot be reached")
 
     problem = await rest.refused("get_queue", queue="orders")

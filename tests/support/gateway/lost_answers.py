@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from cmqd_client.events import ClientState
+from cmqd_gateway.http.hand_over import HandOver
 from support.eventually import eventually
 from support.gateway.gateway_rig import GatewayRig
 
@@ -22,10 +23,11 @@ def lose_next_answer(rig: GatewayRig, monkeypatch: pytest.MonkeyPatch) -> asynci
     The event is set when the write fails. Answers that aiohttp writes count too.
     """
     lost = asyncio.Event()
-    prepare = web.Response.prepare
+    prepare, write_over = web.Response.prepare, HandOver.write_over
 
-    async def lose(response: web.Response, request: web.BaseRequest) -> Any:
+    async def lose(*_: Any) -> Any:
         monkeypatch.setattr(web.Response, "prepare", prepare)
+        monkeypatch.setattr(HandOver, "write_over", write_over)
         clients = list(rig.clients)
         rig.clock.advance(rig.settings.key_idle_seconds + 1)
         rig.gateway.connections.close_idle()
@@ -34,6 +36,7 @@ def lose_next_answer(rig: GatewayRig, monkeypatch: pytest.MonkeyPatch) -> asynci
         raise ConnectionResetError("lost by the test")
 
     monkeypatch.setattr(web.Response, "prepare", lose)
+    monkeypatch.setattr(HandOver, "write_over", lose)
     return lost
 
 
