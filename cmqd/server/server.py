@@ -140,7 +140,8 @@ class Server:
     async def _wait_until_finished(self, within_s: float) -> None:
         """Wait until all work in progress is finished, or a failure shows that the work cannot be finished."""
         stop_at = self.loop.time() + within_s
-        while (len(self.replies) or len(self.turns) or len(self.tasks)) and self.loop.time() < stop_at:
+        late = self.io_batch.late
+        while (len(self.replies) or len(self.turns) or len(late) or len(self.tasks)) and self.loop.time() < stop_at:
             if self.halt.failure is not None:
                 return
             await asyncio.sleep(DRAIN_POLL_S)

@@ -17,6 +17,8 @@ Rules:
   connection is not read from, because the end of the connection must not overtake its requests. Afterwards it rests
   until the I/O batch ends, or, after input without a single request (a flood of heartbeats or cancels), until the next
   step of the coarse time.
+- Small input that is only late is an exception: the connection is read from, takes its turn in the line ``late``, and
+  does not rest. If the client closes its side meanwhile, the turn is taken at once.
 - An idle connection costs no task, no timer and no queue; containers are made on first use.
 """
 
@@ -122,9 +124,9 @@ class AcceptedConnection(asyncio.Protocol):
 
     Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, of
     receives that are collected, and of peeks that wait for bodies; the connection is in ``Shared.slow`` if and only if
-    ``_slow`` is set; it is read from unless it is slow, stalled, held or resting or has deferred input; it takes turns
-    if it has deferred input and is neither slow nor stalled nor held; ``_replies`` is empty unless ``_dirty`` is set,
-    the client is slow, or its handshake is not proved.
+    ``_slow`` is set; it is read from unless it is slow, stalled, held or resting or has deferred input other than late
+    input; it takes turns, in one line, if it has deferred input and is neither slow nor stalled nor held; ``_replies``
+    is empty unless ``_dirty`` is set, the client is slow, or its handshake is not proved.
     """
 
     __slots__ = (
@@ -307,6 +309,11 @@ class AcceptedConnection(asyncio.Protocol):
             shared.stalled.append(self)
             self._plan_input()
 
+    def eof_received(self) -> None:
+        """Take up late input, which the end of the connection must not overtake; the transport closes."""
+        if self._is_late and self.has_turn:
+            self.take_turn()
+
     def _is_lone_frame(self, data: bytes) -> bool:
         """Return True if a large read is taken up on arrival; see ``LONE_FRAME_BYTES``."""
         return (
@@ -364,10 +371,19 @@ class AcceptedConnection(asyncio.Protocol):
         """See ``fairness.Flow``."""
         return bool(self._deferred) and not (self.is_held or self._stalled or self._slow is not None)
 
+    @property
+    def _is_late(self) -> bool:
+        """Return True if the deferred input would have been taken up on arrival, if it had not come late. The
+        connection is read from meanwhile: a pause would cost as much as the request.
+        """
+        return bool(self._deferred) and self._deferred.is_late and not self.is_held
+
     def take_turn(self) -> int:
         """See ``fairness.Flow``."""
         deferred = self._deferred
         assert deferred is not None
+        if deferred.is_late:
+            return self._take_late(deferred)
         events: Sequence[object] = deferred.take_decoded()
         size = 0
         turn_time = self._shared.io_batch.turn_time
@@ -387,6 +403,28 @@ class AcceptedConnection(asyncio.Protocol):
             else:
                 self._shared.idle.append(self)
         return max(size + count * REQUEST_COST, turn_time.cost())
+
+    def _take_late(self, deferred: DeferredInput) -> int:
+        """Take up late input as on arrival; return its cost."""
+        self._deferred = None
+        shared = self._shared
+        turn_time = shared.io_batch.turn_time
+        turn_time.restart(is_charged=True)
+        data = deferred.take_piece(0)
+        request = self._wire.lone_request(data, shared.time_ms)
+        if request is not None:
+            self._requests += 1
+            self._last_request_ms = shared.time_ms
+            shared.dispatch(self, request)
+            count = 1
+        else:
+            events = self._wire.receive(data, shared.time_ms)
+            count = self._dispatch_each(events)
+            if all(type(event) is Cancel for event in events) and self._wire.unfinished_bytes < HEADER_BYTES:
+                self._resting = True
+                shared.idle.append(self)
+                self._plan_input()
+        return max(len(data) + count * REQUEST_COST, turn_time.cost())
 
     def rest_with_others(self) -> None:
         """Rest only until the I/O batch ends from now on, because the coarse time has moved on."""
@@ -514,12 +552,17 @@ class AcceptedConnection(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         shared = self._shared
+        io_batch = shared.io_batch
+        is_late = self._is_late
         if self.has_turn:
-            shared.io_batch.turns.add(self)
-            shared.io_batch.schedule()
+            line, other = (io_batch.late, io_batch.turns) if is_late else (io_batch.turns, io_batch.late)
+            other.remove(self)
+            line.add(self)
+            io_batch.schedule()
         else:
-            shared.io_batch.turns.remove(self)
-        wanted = not (self.has_input or self._resting or self._stalled) and self._slow is None
+            io_batch.turns.remove(self)
+            io_batch.late.remove(self)
+        wanted = not ((self.has_input and not is_late) or self._resting or self._stalled) and self._slow is None
         if wanted != transport.is_reading():
             if wanted:
                 transport.resume_reading()
@@ -853,6 +896,7 @@ class AcceptedConnection(asyncio.Protocol):
         self._shared.budget.hold(self, 0)
         self._charged = 0
         self._shared.io_batch.turns.remove(self)
+        self._shared.io_batch.late.remove(self)
         self._shared.io_batch.rests.remove(self)
         self._resting = False
         self._deferred = None

@@ -27,7 +27,7 @@ KiB decoded, and a turn that ends by time leaves most of them here."""
 class DeferredInput:
     """Bytes and decoded requests of a connection, in the order of arrival; see the module."""
 
-    __slots__ = ("_data", "_position", "decoded", "had_request")
+    __slots__ = ("_data", "_position", "decoded", "had_request", "is_large")
 
     def __init__(self) -> None:
         self._data = b""
@@ -37,9 +37,16 @@ class DeferredInput:
         """Requests and events that come before the bytes."""
         self.had_request = False
         """A request was in the input that took turns."""
+        self.is_large = False
+        """More than a piece waits, or has waited since input was last taken up on arrival."""
 
     def __bool__(self) -> bool:
         return bool(self._data or self.decoded)
+
+    @property
+    def is_late(self) -> bool:
+        """True if all of the input would have been taken up on arrival, if it had not come late."""
+        return not (self.is_large or self.decoded)
 
     @property
     def stored_bytes(self) -> int:
@@ -54,9 +61,11 @@ class DeferredInput:
         """Add the bytes of a read."""
         self._data = self._data[self._position :] + data
         self._position = 0
+        self.is_large = self.is_large or len(self._data) > PIECE_BYTES
 
     def take_decoded(self) -> list[object]:
         """Remove and return the requests and events before the bytes."""
+        self.is_large = self.is_large or bool(self.decoded)
         decoded, self.decoded = self.decoded, []
         return decoded
 

@@ -15,9 +15,14 @@ commit carried two replies.
 
 An I/O batch is bounded in time, so that a flood of input delays neither records to the storage nor replies to clients.
 After 5 ms no poll begins, and input of the last poll that comes later than after 10 ms is deferred to turns
-(``fairness``), which are given at each poll and in the next I/O batches. A connection that had turns rests, unread,
-until the I/O batch ends or later: its share of an I/O batch is a single read.
+(``fairness``), which are given at each poll and in the next I/O batches. A connection with large input that had turns
+rests, unread, until the I/O batch ends or later: its share of an I/O batch is a single read.
 The number of large reads in an I/O batch is limited as well, with accounts and connections in turns.
+
+Small input that comes late waits in a line of its own (``late``), and no small input is taken up on arrival while a
+connection is in that line. Otherwise connections whose replies leave first would always be in time, and of thousands of
+connections some would be served again and again, and the others after seconds (decision 0243). A connection in that
+line is read from meanwhile, and does not rest: with a pause and a rest, late input would cost as much again.
 
 A batch without work has no end. Most commits become durable while no other rows wait: then replies are all there is to
 write. Such a batch writes the replies and is over; no record waits for a flush, no deadline has changed, and the
@@ -49,6 +54,10 @@ LATE_INPUT_SECONDS = 0.005
 """Time after that in which small input is still taken up on arrival: about the requests that a poll brings from 128
 clients with batches of 16. A deferral, with its turn and its rest, costs as much as half such a request, and a poll
 shortly before the end would make nearly all of these clients pay, although each of them waits for its answers."""
+
+LATE_TURNS_SECONDS = IO_BATCH_SECONDS + LATE_INPUT_SECONDS
+"""Time for the turns of late small input at a look: as long as input on arrival has, so that a commit carries as many
+requests."""
 
 LEAST_TURNS_SECONDS = 0.002
 """Time for turns at a look even if small requests used up the I/O batch: neither kind of input starves the other."""
@@ -107,6 +116,7 @@ class IoBatch:
         "_timer",
         "_unclocked",
         "is_releasing",
+        "late",
         "rests",
         "turn_time",
         "turns",
@@ -129,6 +139,9 @@ class IoBatch:
         """
         self.turns = RoundRobin() if turns is None else turns
         """Turns of the connections with deferred input."""
+        self.late = RoundRobin()
+        """Turns of the connections with small input that came late. The log needs no room for them, as for input that
+        is taken up on arrival."""
         self.turn_time = TurnTime(timer, cpu_ns)
         """Time of the turn under way; input that is taken up on arrival counts as a turn."""
         self._timer = timer
@@ -201,6 +214,8 @@ class IoBatch:
             return True
         self._is_single_read = False
         self._something = True
+        if self.late.round:
+            return False
         unclocked = self._unclocked + size + BYTES_OF_READ
         if unclocked < CLOCK_BYTES:
             self._unclocked = unclocked
@@ -255,6 +270,10 @@ class IoBatch:
             return
         if self._dirty:
             self._write()
+        if self.late.round:
+            late_ends_at = self._timer() + LATE_TURNS_SECONDS
+            self.late.serve(lambda: not self.turn_time.is_over and self._timer() < late_ends_at)
+            self._something = True
         if self.turns.round and self.turns.can_serve:
             turns_end_at = max(self._ends_at, self._timer() + LEAST_TURNS_SECONDS)
             # A turn that its own time has ended is followed by a poll: replies that became durable meanwhile, and small
@@ -291,7 +310,7 @@ class IoBatch:
             # After the records have left: the input of the sockets that are read again belongs to the next batch.
             more = iter(range(READS_PER_IO_BATCH - 1))
             self.rests.serve(lambda: next(more, None) is not None)
-        if self.rests.round or (self.turns.round and self.turns.can_serve):
+        if self.late.round or self.rests.round or (self.turns.round and self.turns.can_serve):
             self.schedule()
 
     def _write(self) -> None:

@@ -16,8 +16,8 @@ from cmqd_gateway.cmq.operations.dead_letters import DeadLetterPolicy
 from cmqd_gateway.cmq.parameters import Field, Name, OperationRequest, Size, Whole, camel, fields_of
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_gateway.cmq.tcp import commands
-from cmqd_gateway.cmq.tcp.commands import COMMANDS, Envelope
-from cmqd_gateway.cmq.tcp.dispatch import ROWS, read_values
+from cmqd_gateway.cmq.tcp.commands import COMMANDS, Envelope, read_values
+from cmqd_gateway.cmq.tcp.dispatch import ROWS
 from cmqd_gateway.process.gateway_settings import Settings
 
 HANDLES: Final = frozenset({"DeleteMessage", "BatchDeleteMessage"})

@@ -50,7 +50,7 @@ class Rewinder:
         while True:
             await asyncio.sleep(chance.uniform(0.05, 0.4))
             now_ms = time.monotonic() * 1e3 + self.wall_offset_ms
-            back_ms = chance.choice((0.4, 0.8, 0.95, 1.0, 1.2)) * REWIND_MS
+            back_ms = chance.choice((0.1, 0.3, 0.95, 1.0, 1.2)) * REWIND_MS
             await session.rewind(REWOUND, int(now_ms - back_ms), strict=chance.random() < 0.2)
 
 

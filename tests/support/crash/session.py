@@ -136,9 +136,9 @@ class Session(TopicSession):
 
         return await self.ask(request, recorded.ListHalf(**now(queue), start=start), answered)
 
-    async def register_checker(self, queue: str) -> recorded.Operation:
+    async def register_checker(self, queue: str) -> recorded.RegisterChecker:
         request = RegisterChecker(self.next_request_id(), queue)
-        return await self.ask(request, recorded.Operation(**now(queue)), _as_asked)
+        return await self.ask(request, recorded.RegisterChecker(**now(queue)), _as_asked)
 
     async def receive(
         self, queue: str, *, max_messages: int, wait_ms: int, visibility_ms: int, acknowledge: Sequence[int] = ()

@@ -76,11 +76,11 @@ SEED = int(os.environ.get("CMQD_KILL_SEED", "0")) or random.SystemRandom().getra
 # The smallest possible segments, so that rolls, seals, checkpoints and drops happen while the killing goes on.
 FLAGS = ("--segment-bytes", str(1 << 20), *PUSH_FLAGS)
 LOAD_SECONDS = (0.2, 1.0)
-MOST_ROUNDS = ROUNDS + 12
+MOST_ROUNDS = ROUNDS + 6
 """Rounds beyond the asked number are for kinds of events that have not happened."""
 LEAST_OPERATIONS = 200
 """Minimum number of operations of a round: on a slow machine a round lasts longer than its seconds."""
-PURPOSE_SECONDS = 30.0
+PURPOSE_SECONDS = 60.0
 """Longest wait of a round for missing kinds of events; the next round waits again."""
 MORTAL = (0.5, 0.2, 0.05, 0.05, 0.05, 0.15)
 """Fates of messages that are to die, see ``Consumer.fates``."""

@@ -9,12 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
+from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_gateway.cmq.tcp.frames import to_frame
 from cmqd_gateway.cmq.tcp.proto2 import (
     Field,
     Kind,
     Malformed,
     MessageType,
+    Missing,
+    TooMany,
     Values,
     encode_bytes,
     encode_varint,
@@ -180,7 +183,7 @@ _BODIES: Final = frozenset(
 )
 
 
-class Envelope(msgspec.Struct, frozen=True, gc=False):
+class Envelope(msgspec.Struct, gc=False):
     """A request, reply or push without the reading of its body."""
 
     seqno: int
@@ -190,6 +193,19 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     body_number: int = 0
     """Number of the field with the body; 0 = none."""
     body: bytes = b""
+    """The bytes of the body, until they are taken."""
+    content: int = 0
+    """Hash of the body of a send with a name."""
+    values: Values = msgspec.field(default_factory=dict[str, Any])
+    """The fields of the body of a request, once it is read."""
+
+    def take_body(self) -> bytes:
+        """Return the body and forget it: a request in progress holds its values, and its bytes would be a copy."""
+        body, self.body = self.body, b""
+        if self.request_id:
+            # The hash is keyed, 64 bits, and a guard alone: a process counts its requests.
+            self.content = hash(body)
+        return body
 
 
 class NoEnvelope(Malformed):
@@ -235,7 +251,27 @@ def read_body(envelope: Envelope, command: Command) -> Values:
     """
     if envelope.body_number not in (0, command.body):
         raise Malformed(f"the command {command.number} has no body in the field {envelope.body_number}")
-    return command.request.decode(envelope.body)
+    return command.request.decode(envelope.take_body())
+
+
+def read_values(envelope: Envelope) -> Values:
+    """Return the values of a request, by the names of API 2.0's parameters.
+
+    Raises:
+        Refusal: the command is unknown, or its body is malformed or incomplete.
+    """
+    command = COMMANDS.get(envelope.cmd)
+    if command is None:
+        raise Refusal(Reason.ACTION_UNKNOWN, f"the command {envelope.cmd}")
+    try:
+        return read_body(envelope, command)
+    except Missing as missing:
+        raise Refusal(Reason.MISSING_PARAMETER, str(missing)) from None
+    except TooMany as error:
+        reason = Reason.TOO_MANY_TAGS if str(error) == "msgTag" else Reason.BATCH_SIZE
+        raise Refusal(reason, f"{error} has more than 16 entries") from None
+    except Malformed as error:
+        raise Refusal(Reason.UNREADABLE_REQUEST, str(error)) from None
 
 
 def reply(seqno: int, cmd: int, result: int = 0, error: str = "", content: bytes = b"") -> bytes:

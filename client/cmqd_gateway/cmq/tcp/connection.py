@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_gateway.cmq.tcp import commands
-from cmqd_gateway.cmq.tcp.commands import HEADER, Envelope, NoEnvelope, read_envelope
+from cmqd_gateway.cmq.tcp.commands import HEADER, Envelope, NoEnvelope, read_envelope, read_values
 from cmqd_gateway.cmq.tcp.frames import HEAD_BYTES, FrameError, FrameReader
 from cmqd_gateway.cmq.tcp.proto2 import Malformed, Values
 from cmqd_gateway.http.hand_over import HandOver
@@ -151,9 +151,8 @@ class Connection(asyncio.Protocol):
         self.transport = None
         if self._logging_in is not None:
             self._logging_in.cancel()
-        for request in self.requests:
-            # The messages of receives go back to their queues.
-            request.cancel()
+        # The messages of receives go back to their queues.
+        self._all.cancel_soon(self.requests)
         self._held_bytes = self._all.bodies.hold(self._held_bytes, 0)
         if self.sent is not None:
             self.sent.close()
@@ -196,7 +195,7 @@ class Connection(asyncio.Protocol):
             return await send()
         if self.sent is None:
             self.sent = self._all.repeats.connection()
-        return await self.sent.answer(envelope.cmd, envelope.request_id, envelope.body, send)
+        return await self.sent.answer(envelope.cmd, envelope.request_id, envelope.content, send)
 
     def ask(self, queue: str, message_number: int) -> bool:
         """Ask for the state of a half message; False = the client does not read, or has gone."""
@@ -226,7 +225,8 @@ class Connection(asyncio.Protocol):
                 if self._held_bytes:
                     # The request counts its own bytes.
                     self._held_bytes = self._all.bodies.hold(self._held_bytes, 0)
-                self._take(payload)
+                if not self._take(payload):
+                    size = BYTES_AT_ONCE
         except FrameError:
             self.end("no frame")
             return
@@ -273,11 +273,13 @@ class Connection(asyncio.Protocol):
         if self.key is None and self._logging_in is not None and unread > LOG_IN_BYTES:
             self.end("bytes before the log-in")
             return
-        if not self._may_read() or self._is_continuing:
-            # Whole frames wait for their turn. They are not the client's delay, and no more bytes are read.
+        if self._is_continuing or self._all.is_draining:
+            # Whole frames wait for their turn, and no more bytes are read.
             self.frame_since = None
             return
-        if not self._reader.is_within_frame:
+        are_whole = not self._may_read()
+        """Whole frames wait for a log-in, or for a client that does not read. They are not the client's delay."""
+        if are_whole or not self._reader.is_within_frame:
             self.frame_since = None
         elif has_begun or self.frame_since is None:
             self.frame_since = self.read_at
@@ -285,7 +287,10 @@ class Connection(asyncio.Protocol):
             try:
                 self._held_bytes = self._all.bodies.hold(self._held_bytes, unread)
             except BodyRefused as refusal:
-                self._drop_unfinished(refusal)
+                if are_whole:
+                    self.end("no memory")
+                else:
+                    self._drop_unfinished(refusal)
 
     def _drop_unfinished(self, refusal: BodyRefused) -> None:
         """Refuse a request that finds no memory, before all of it has arrived."""
@@ -298,8 +303,12 @@ class Connection(asyncio.Protocol):
             return
         self._refuse(header["seqno"], header["cmd"], Refusal(Reason.THROTTLED, str(refusal)))
 
-    def _take(self, payload: bytes) -> None:
-        """Handle a frame."""
+    def _take(self, payload: bytes) -> bool:
+        """Handle a frame; False if the turn of the connection is over.
+
+        The rate of a key bounds its requests, but not frames that are no requests. Such a frame has a turn of its own,
+        so that a key with many connections does not hold up others with unknown commands.
+        """
         try:
             envelope = read_envelope(payload)
         except NoEnvelope as error:
@@ -307,7 +316,7 @@ class Connection(asyncio.Protocol):
                 self.end("no envelope")
             else:
                 self._refuse(error.seqno, error.cmd, Refusal(Reason.UNREADABLE_REQUEST, str(error)))
-            return
+            return False
         cmd = envelope.cmd
         if cmd == commands.HEARTBEAT and not envelope.body_number:
             self._all.results[cmd, 0] += 1
@@ -316,17 +325,24 @@ class Connection(asyncio.Protocol):
             self._logging_in = self._loop.create_task(self._log_in(envelope))
         elif self.key is None:
             self._answer(envelope.seqno, cmd, NO_SESSION, "(10031)connection is not authenticated; log in first")
+            return False
         elif len(self.requests) >= self._all.settings.cmq_tcp_requests:
             self._refuse(envelope.seqno, cmd, Refusal(Reason.THROTTLED, "the connection has too many requests"))
         else:
             try:
+                # Not in the task: of a request in progress the gateway holds the values alone.
+                envelope.values = read_values(envelope)
                 held = self._all.bodies.hold(0, len(payload) + HEAD_BYTES)
+            except Refusal as refusal:
+                self._refuse(envelope.seqno, cmd, refusal)
+                return False
             except BodyRefused as refusal:
                 self._refuse(envelope.seqno, cmd, Refusal(Reason.THROTTLED, str(refusal)))
-                return
+                return False
             task = self._loop.create_task(self._run(envelope, self.key, held))
             self.requests.add(task)
             task.add_done_callback(self.requests.discard)
+        return True
 
     # ------------------------------------------------------------------ requests
 

@@ -14,9 +14,9 @@ from cmqd_gateway.cmq.parameters import TypedReader
 from cmqd_gateway.cmq.performing import perform
 from cmqd_gateway.cmq.reasons import Reason, Refusal
 from cmqd_gateway.cmq.tcp import commands
-from cmqd_gateway.cmq.tcp.commands import COMMANDS, DECIDE_REPLY, Envelope, read_body
+from cmqd_gateway.cmq.tcp.commands import DECIDE_REPLY, Envelope
 from cmqd_gateway.cmq.tcp.connection import Answer, Connection
-from cmqd_gateway.cmq.tcp.proto2 import Malformed, Missing, TooMany, Values, encode_bytes
+from cmqd_gateway.cmq.tcp.proto2 import Values, encode_bytes
 from cmqd_gateway.cmq.tcp.receiving import receive_batch
 from cmqd_gateway.cmq.tcp.replies import batch_received_content, ids_content, not_deleted_content, received_content
 from cmqd_gateway.cmq.tcp.transaction_checks import TransactionChecks
@@ -89,7 +89,7 @@ class Dispatch:
         Raises:
             Refusal: the request is refused or failed.
         """
-        request = _Request(self._gateway, connection, envelope, key, hand_over, read_values(envelope))
+        request = _Request(self._gateway, connection, envelope, key, hand_over, envelope.values)
         return await self._handlers[envelope.cmd](request)
 
     # ------------------------------------------------------------------ the commands
@@ -187,26 +187,6 @@ class Dispatch:
         content = {"queueName": values["queueName"], "item": [_decided(item, refusals) for item in items]}
         result, text = _result_of_decisions(list(refusals.values()), len(items))
         return result, text, encode_bytes(DECIDE_REPLY.encode(content), commands.DECIDE_BODY)
-
-
-def read_values(envelope: Envelope) -> Values:
-    """Return the values of a request, by the names of API 2.0's parameters.
-
-    Raises:
-        Refusal: the command is unknown, or its body is malformed or incomplete.
-    """
-    command = COMMANDS.get(envelope.cmd)
-    if command is None:
-        raise Refusal(Reason.ACTION_UNKNOWN, f"the command {envelope.cmd}")
-    try:
-        return read_body(envelope, command)
-    except Missing as missing:
-        raise Refusal(Reason.MISSING_PARAMETER, str(missing)) from None
-    except TooMany as error:
-        reason = Reason.TOO_MANY_TAGS if str(error) == "msgTag" else Reason.BATCH_SIZE
-        raise Refusal(reason, f"{error} has more than 16 entries") from None
-    except Malformed as error:
-        raise Refusal(Reason.UNREADABLE_REQUEST, str(error)) from None
 
 
 def first_query_seconds(interval: int) -> float | None:

@@ -98,9 +98,7 @@ class SentAnswers:
         """Return the number of remembered answers."""
         return len(self._answers)
 
-    async def answer(
-        self, command: int, request_id: int, content: bytes, send: Callable[[], Awaitable[bytes]]
-    ) -> bytes:
+    async def answer(self, command: int, request_id: int, content: int, send: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the encoded answer to a send; a repeat gets the answer of the first request.
 
         A failed send is forgotten, so that a later repeat tries again. Repeats that wait for the send fail with it.
@@ -108,13 +106,12 @@ class SentAnswers:
         Args:
             command: number of the command.
             request_id: the program's number of the request; 0 names no request, and ``send`` is called.
-            content: bytes of the command's body.
+            content: hash of the command's body.
             send: makes the request.
         """
         if not request_id:
             return await send()
-        # The hash is keyed, 64 bits, and a guard alone: a process counts its requests.
-        name = command, request_id, hash(content)
+        name = command, request_id, content
         remembered = self._answers.get(name)
         if remembered is not None and remembered[0] > self._all.now() - ANSWER_SECONDS:
             self._all.repeats += 1

@@ -1,12 +1,15 @@
 """Parameters of API 3.0 as values: JSON bodies and forms, and the bounds of both."""
 
+import json
+import random
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import pytest
 
 from cmqd_gateway.cmq.api3.faults import Code, Fault
-from cmqd_gateway.cmq.api3.request_values import Branch, form_values, json_steps, list_of
+from cmqd_gateway.cmq.api3.request_values import MAX_SHORT, Branch, form_values, json_steps, list_of
 from cmqd_gateway.http.turns import at_once
 from support.cases import each_case
 
@@ -31,6 +34,59 @@ def test_a_json_body_is_read(value: dict[str, Any]):
 
 def test_blanks_and_escaped_names_are_read():
     assert read(b' { "Queue\\u004eame" : "a\\\\" , "b" : "\\u003a" } \n') == {"QueueName": "a\\", "b": ":"}
+
+
+ESCAPES = {
+    "letters": b"\\u00e9",
+    "pairs": b"\\ud83d\\ude00",
+    "line ends": b"\\n",
+    "backslashes": b"\\\\",
+    "quotes": b'\\"',
+    "letters without escapes, and a backslash": "é".encode() * 100 + b"\\\\",
+}
+
+
+@each_case("name", list(ESCAPES))
+def test_a_body_of_escapes_is_decoded_in_slices(monkeypatch: pytest.MonkeyPatch, name: str):
+    unit = ESCAPES[name]
+    raw = b'{"MsgContent":"' + unit * ((1 << 20) // len(unit)) + b'","QueueName":"orders"}'
+    expected = msgspec.json.decode(raw)
+    decoded: list[int] = []
+
+    def decode(piece: bytes) -> Any:
+        decoded.append(len(piece))
+        return msgspec.json.Decoder().decode(piece)
+
+    monkeypatch.setattr("cmqd_gateway.cmq.api3.request_values.msgspec.json.decode", decode)
+
+    assert read(raw) == expected
+    assert max(decoded) <= MAX_SHORT
+
+
+@each_case("seed", range(200))
+def test_a_body_cut_anywhere_is_read_as_a_whole_is(monkeypatch: pytest.MonkeyPatch, seed: int):
+    monkeypatch.setattr("cmqd_gateway.cmq.api3.request_values._LARGE", 16 + seed % 5)
+    chance = random.Random(seed)
+    units = [*'aé☕😀\\"\n\x00:/', "\\u", "\\ud83d", "\\\\", "-" * 20]
+
+    def text(most: int) -> str:
+        return "".join(chance.choices(units, k=chance.randrange(most)))
+
+    value = {text(30): text(60), "b": [text(60), {"c": text(60)}], text(9): 1}
+    raw = json.dumps(value, ensure_ascii=chance.random() < 0.5).encode()
+
+    assert read(raw) == value
+    # Any other byte is an error for both readers, or the same for both.
+    position = chance.randrange(len(raw))
+    other = raw[:position] + bytes([chance.choice(b'\\"u0\xc3n')]) + raw[position + 1 :]
+    try:
+        expected = msgspec.json.decode(other)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        with pytest.raises(Fault):
+            read(other)
+    else:
+        with suppress(Fault):
+            assert read(other) == expected
 
 
 @each_case(
@@ -62,6 +118,10 @@ def test_blanks_and_escaped_names_are_read():
         (b'{"a": [' + b"1," * 1_000_000 + b"1]}", "outside its strings"),
         (b'{"a": 1' + b" " * 20_000 + b"}", "outside its strings"),
         (b'{"a": [' + b'"",' * 5_000 + b'""]}', "more than 2048 strings"),
+        (b'{"a": [' + (b'"' + b"\\n" * 7_000 + b'",') * 100 + b'""]}', "the insides of its long strings"),
+        (b'{"a": "' + b"\\n" * 40_000 + b"\\ud83d" + b"\\n" * 9_000 + b'"}', "not JSON"),
+        (b'{"a": "' + b"\\n" * 40_000 + b"\xff" + b"\\n" * 9_000 + b'"}', "not JSON"),
+        (b'{"a": "' + b"\\n" * 40_000, "not JSON"),
     ],
     ids=lambda value: str(value[:30]),
 )

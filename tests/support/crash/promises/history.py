@@ -251,6 +251,11 @@ class ListHalf(Operation):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterChecker(Operation):
+    """A connection answers checks of the queue from here on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Operation):
     """A check of a half message; called and answered at its reading from the connection."""
 

@@ -19,6 +19,7 @@ from support.crash.promises.history import (
     Outcome,
     Publish,
     Receive,
+    RegisterChecker,
     Rewind,
     Send,
     StartRedrive,
@@ -94,6 +95,10 @@ class Ledger:
     unanswered_receives: defaultdict[str, Timeline[Receive]] = field(
         default_factory=lambda: defaultdict(Timeline[Receive])
     )
+    checkers: defaultdict[str, Timeline[RegisterChecker]] = field(
+        default_factory=lambda: defaultdict(Timeline[RegisterChecker])
+    )
+    """Registrations that may have been carried out, by queue."""
     redriven_ns: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     """Call of the first redrive that may have been carried out, by queue and target."""
     decisions: dict[int, list[EndTransactions]] = field(
@@ -192,6 +197,8 @@ def build_ledger(history: History) -> Ledger:
                     ledger.decisions[message_id].append(operation)
             case CreateQueue() if operation.possible:
                 ledger.attributes[operation.queue] = dict(operation.attributes)
+            case RegisterChecker() if operation.possible:
+                ledger.checkers[operation.queue].append(operation)
             case Check():
                 message = ledger.messages.get(("", operation.body))
                 if message is not None and message.is_half:

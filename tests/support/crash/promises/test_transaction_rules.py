@@ -5,9 +5,19 @@ from collections.abc import Mapping
 import pytest
 
 from support.crash.promises.builders import DONE, MS, REFUSED, UNKNOWN, Q, broken, delete, delivery, queue_with, receive
-from support.crash.promises.history import Check, Decision, EndTransactions, ListHalf, Operation, Outcome, Receive, Send
+from support.crash.promises.history import (
+    Check,
+    Decision,
+    EndTransactions,
+    ListHalf,
+    Operation,
+    Outcome,
+    Receive,
+    RegisterChecker,
+    Send,
+)
 from support.crash.promises.ledger import Rule
-from support.crash.promises.transaction_rules import MOST_REPLACED
+from support.crash.promises.transaction_rules import MOST_FORMER
 
 COMMIT, ROLL_BACK = Decision.COMMIT, Decision.ROLL_BACK
 
@@ -187,13 +197,21 @@ def test_checks_of_an_undecided_message_are_good() -> None:
     assert broken(CHECKED, SENT, *checks, check(3300, attempt=3, age=3_100), end(3400, ROLL_BACK)) == set()
 
 
+def test_checks_beyond_the_limit_are_good_for_each_checker_that_registers() -> None:
+    checks = [check(1100 + 200 * attempt, attempt=attempt, age=1_000 + 200 * attempt) for attempt in range(1, 8)]
+    checkers = [RegisterChecker(queue=Q, called_ns=one.called_ns, answered_ns=one.called_ns) for one in checks[5:]]
+
+    assert broken(CHECKED, SENT, *checks, *checkers, end(3300, ROLL_BACK)) == set()
+    assert broken(CHECKED, SENT, *checks, *checkers[:1], end(3300, ROLL_BACK)) == {Rule.CHECK_TRUE}
+
+
 @pytest.mark.parametrize(
     "checks",
     [
         (check(1100, body=b"b"),),
         (check(600, age=500),),
         (check(1100), check(3200, age=3_000)),
-        (check(1100), check(3200, attempt=2, age=3_000), check(7200, attempt=3 + MOST_REPLACED, age=7_000)),
+        (check(1100), check(3200, attempt=2, age=3_000), check(7200, attempt=3 + MOST_FORMER, age=7_000)),
     ],
 )
 def test_a_false_check_is_found(checks: tuple[Check, ...]) -> None:

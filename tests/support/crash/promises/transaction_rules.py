@@ -8,8 +8,8 @@ from support.crash.promises.places import CLOCK_MARGIN_MS, Message
 
 CROSSING_NS = 3_000_000_000
 """A check may cross a decision on another connection; after this time the check has arrived."""
-MOST_REPLACED = 3
-"""Checks of a message beyond the limit: one for every checker that went away after the last check."""
+MOST_FORMER = 3
+"""Checkers of a queue that may have registered before a message was sent, and are still there."""
 
 _EVIDENCE = {"already_committed": Decision.COMMIT, "already_rolled_back": Decision.ROLL_BACK}
 
@@ -95,9 +95,13 @@ def check_checks(ledger: Ledger) -> Iterator[Violation]:
     for message in _half_messages(ledger):
         attempts: set[int] = set()
         most = int(ledger.attributes.get(message.queue, {}).get("max_checks", 0))
+        checkers = ledger.checkers[message.queue]
+        registered = checkers.called_before(message.called_ns) - MOST_FORMER
         for check in message.checks:
             yield from _false_in(ledger, message, check)
-            if check.attempt in attempts or (most and check.attempt > most + MOST_REPLACED):
+            # Beyond the limit a check follows each checker that was asked and went away.
+            replaced = checkers.called_until(check.called_ns) - registered
+            if check.attempt in attempts or (most and check.attempt > most + replaced):
                 yield Violation(
                     Rule.CHECK_TRUE, f"{message} was asked for with attempt {check.attempt} after {attempts}"
                 )
