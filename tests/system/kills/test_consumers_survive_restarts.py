@@ -27,6 +27,8 @@ LONG_OUTAGE = 1.5
 """Seconds of every fourth outage: leases end meanwhile."""
 HELD = 1.5
 """Seconds for which a handler holds a slow message: longer than a lease, so that outages find handlers at work."""
+LOST, SLOW = "lost", "slow"
+"""Kinds of messages: held at the first receive until a long outage ends the lease; held for a time."""
 QUEUES = [f"orders-{number}" for number in range(5)]
 SILENT_SECONDS = 120.0
 """After this time a consumer without a message counts as silent."""
@@ -62,9 +64,11 @@ class Ledger:
         """Handle a message; a slow message is held at its first receives."""
         run = HandlerRun(message.body, message.receive_count, asyncio.get_running_loop().time())
         self.runs.append(run)
+        self._news.set()
         try:
-            slow = message.body.endswith(b"slow") and message.receive_count <= 2
-            await asyncio.sleep(HELD if slow else 0)
+            is_slow = message.body.endswith(SLOW.encode()) and message.receive_count <= 2
+            is_lost = message.body.endswith(LOST.encode()) and message.receive_count == 1
+            await asyncio.sleep(SILENT_SECONDS if is_lost else HELD if is_slow else 0)
         except asyncio.CancelledError as error:
             run.cancelled_because = str(error.args[0]) if error.args else "without a reason"
             raise
@@ -74,6 +78,12 @@ class Ledger:
         finally:
             run.ended = asyncio.get_running_loop().time()
             run.lost = message.lost
+
+    async def wait_begun(self, bodies: set[bytes]) -> None:
+        """Wait until handlers are at work on these messages."""
+        while bodies - {run.body for run in self.runs}:
+            self._news.clear()
+            await self._news.wait()
 
     async def wait_handled(self, bodies: set[bytes]) -> None:
         async with asyncio.timeout(SILENT_SECONDS):
@@ -103,10 +113,15 @@ def consumers(client: Client, ledger: Ledger) -> list[Consumer[ConsumedMessage]]
     return [client.queue(name).consumer(concurrency=4, lease=LEASE)(ledger.handle) for name in QUEUES[1:]]
 
 
+def has_long_outage(number: int) -> bool:
+    """Return True for the rounds with an outage that outlasts the leases."""
+    return number % 4 == 3
+
+
 async def restart(broker: RunningBroker, number: int) -> None:
     """Kill or stop the broker, in turns, and start the broker again."""
     await asyncio.to_thread(broker.kill if number % 2 else broker.stop)
-    if number % 4 == 3:
+    if has_long_outage(number):
         await asyncio.sleep(LONG_OUTAGE)
     await asyncio.to_thread(broker.start)
 
@@ -119,8 +134,13 @@ async def run_rounds(broker: RunningBroker) -> Ledger:
         running = asyncio.create_task(client.run(*workers, stop_signals=()))
         iterating = asyncio.create_task(iterate(client.queue(QUEUES[0]), ledger))
         for number in range(ROUNDS):
+            kind = LOST if has_long_outage(number) else SLOW
+            held = {queue.name: f"{number}-{queue.name}-{kind}".encode() for queue in queues[1:]}
             for queue in queues[1:]:
-                await ledger.send(queue, f"{number}-{queue.name}-slow".encode())
+                await ledger.send(queue, held[queue.name])
+            if kind == LOST:
+                # On a slow machine the outage would otherwise be over before the first receive.
+                await ledger.wait_begun(set(held.values()))
             await restart(broker, number)
             probes: set[bytes] = set()
             for queue in queues:
