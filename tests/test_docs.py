@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cmq_cli.commands.bench import read_scenario
 from cmqd import settings
 from cmqd.server.process.http_gateway import checked_flags
 from cmqd_bench import pages as generated
@@ -84,6 +85,14 @@ def test_the_gateway_accepts_the_settings_file_that_its_page_shows(tmp_path: Pat
         *("--public-names=mq.example", "--public-names=mq.example:443", "--metrics-listen=127.0.0.1:9100"),
         "--max-requests-per-second-per-key=500",
     ]
+
+
+def test_the_scenario_of_the_page_on_load_tests_can_be_read(tmp_path: Path) -> None:
+    (block,) = blocks(ROOT / "docs/load-testing.md", "toml")
+    file = tmp_path / "load.toml"
+    file.write_text(block.text)
+
+    assert list(read_scenario(file)) == ["cycle", "half of the rate"]
 
 
 def test_the_gateway_accepts_the_addresses_that_the_page_of_cmqs_tcp_protocol_shows(tmp_path: Path) -> None:
@@ -199,7 +208,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
             "sync.md",
             "testing.md",
         },
-        "toml": {"settings.md", "gateway.md", "cmq-tcp.md"},
+        "toml": {"settings.md", "gateway.md", "cmq-tcp.md", "load-testing.md"},
     }
     for language, names in run_by.items():
         shown = {

@@ -10,6 +10,7 @@ from cmqd_bench.commands.plans import COMMANDS
 from cmqd_bench.failures import BenchFailed
 from cmqd_bench.machine.termination import treat_sigterm_like_ctrl_c
 from cmqd_bench.runner import print_report
+from cmqd_load.failures import LoadError
 
 RUN_FAILED = 1
 SLOWER = 3
@@ -36,7 +37,7 @@ def main() -> int:
         return _run(arguments)
     except WrongArguments as error:
         parser.error(str(error))
-    except (BenchFailed, OSError) as error:
+    except (BenchFailed, LoadError, OSError) as error:
         print(f"cmqd_bench: {str(error) or type(error).__name__}", file=sys.stderr)
         return RUN_FAILED
     except KeyboardInterrupt:

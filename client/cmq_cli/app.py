@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from cmq_cli.commands import completion, connection, console, import_cmq, message, schedule, server, tail
+from cmq_cli.commands import bench, completion, connection, console, import_cmq, message, schedule, server, tail
 from cmq_cli.commands.access import account, audit, context, key
 from cmq_cli.commands.log import reconcile, replay, segment
 from cmq_cli.commands.queues import deadletter, queue, rewind, transaction
@@ -45,6 +45,7 @@ _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Topics": (topic.app, subscription.app, publish.publish),
     "Schedules": (schedule.app,),
     "Log": (segment.app, replay.replay, reconcile.reconcile),
+    "Load": (bench.app,),
     "Migration": (import_cmq.import_cmq,),
     "Access": (account.app, key.app, audit.app, context.app),
     "Shell": (completion.completion_of(app),),

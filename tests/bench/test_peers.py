@@ -15,15 +15,14 @@ import pytest
 
 from cmqd_bench.commands.plans import Peers
 from cmqd_bench.figures.results import Gap, Row, read
-from cmqd_bench.load.wire import tag_of
 from cmqd_bench.machine.servers import Server
 from cmqd_bench.peers import compiler as compiling
 from cmqd_bench.peers import postgres_peer as postgres
 from cmqd_bench.peers import rabbitmq_peer as amqp
 from cmqd_bench.peers.catalog import PEERS, catalog
-from cmqd_bench.peers.cmqd_peer import NUMBER, CmqdPeer, request_of, without_last_list
+from cmqd_bench.peers.cmqd_peer import CmqdPeer
 from cmqd_bench.peers.compiler import load_program
-from cmqd_bench.peers.errors import CompilationFailed, CompilerMissing, LoadFailed, PeerFailed
+from cmqd_bench.peers.errors import CompilationFailed, CompilerMissing, PeerFailed
 from cmqd_bench.peers.harness import (
     Harness,
     Measured,
@@ -33,13 +32,16 @@ from cmqd_bench.peers.harness import (
     row_of,
     steadiest,
 )
-from cmqd_bench.peers.job import MIN_BODY, Job, Line, Outcome, Request, Stop, body_of, parse_report, run
 from cmqd_bench.peers.log_watch import LogActivity, LogWatch
 from cmqd_bench.peers.peer import Peer, pids_of, resume
 from cmqd_bench.peers.redis_peer import RedisPeer, command
 from cmqd_bench.peers.running import started
 from cmqd_bench.peers.table import to_text
 from cmqd_bench.peers.works import WORKS, Work, turn_order, works_of
+from cmqd_load.failures import LoadError
+from cmqd_load.native_job import MIN_BODY, Job, Line, Outcome, Request, Stop, body_of, parse_report, run
+from cmqd_load.native_requests import NUMBER, request_of, without_last_list
+from cmqd_load.wire import tag_of
 from cmqd_protocol.messages import (
     DeleteMessages,
     HandlesDone,
@@ -166,9 +168,9 @@ def test_connections_with_the_same_request_share_its_line() -> None:
 
 
 def test_a_report_with_an_error_ends_the_run_with_its_text() -> None:
-    with pytest.raises(LoadFailed, match="the disk is full"):
+    with pytest.raises(LoadError, match="the disk is full"):
         parse_report(b'{"error": "the disk is full"}')
-    with pytest.raises(LoadFailed, match="without a report"):
+    with pytest.raises(LoadError, match="without a report"):
         parse_report(b"")
 
 
@@ -225,7 +227,7 @@ class FakePeer(CmqdPeer):
 def test_counts_of_generator_and_peer_must_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cmqd_bench.peers.harness.COUNT_SECONDS", 0.0)
     check_counts(FakePeer([1_250]), "q", 50, OUTCOME)
-    with pytest.raises(LoadFailed, match="cmqd has 1249 messages; by the load's count 1250 were sent and 0 deleted"):
+    with pytest.raises(LoadError, match="cmqd has 1249 messages; by the load's count 1250 were sent and 0 deleted"):
         check_counts(FakePeer([1_249]), "q", 50, OUTCOME)
 
 
@@ -240,7 +242,7 @@ def test_deletes_inside_receives_without_a_reply_may_be_done_or_not(monkeypatch:
     for left in (997, 1_000):
         check_counts(FakePeer([left]), "q", 0, outcome)
     for left in (996, 1_001):
-        with pytest.raises(LoadFailed):
+        with pytest.raises(LoadError):
             check_counts(FakePeer([left]), "q", 0, outcome)
 
 
@@ -333,7 +335,7 @@ def run_turns(
             assert next(each for each in peers if each is peer).running
             if left[peer.name].pop(0):
                 return Row(scenario=work.name, peer=peer.name, turn=turn, rate=1, cpu_us=1)
-            raise LoadFailed("the disk is full\nfurther lines")
+            raise LoadError("the disk is full\nfurther lines")
 
     with started(peers, tmp_path, keep=False) as (running, gaps):
         measured = Scripted(Path("load"), running, plan).turns(WORKS[0])
@@ -535,13 +537,13 @@ def test_the_generator_counts_replies(program: Path) -> None:
 
 @needs_compiler
 def test_an_error_reply_ends_the_run_with_its_text(program: Path) -> None:
-    with pytest.raises(LoadFailed, match="Redis: OOM command not allowed"):
+    with pytest.raises(LoadError, match="Redis: OOM command not allowed"):
         answered(program, redis_sends, [b"$3\r\n1-0\r\n", b"-OOM command not allowed\r\n"])
 
 
 @needs_compiler
 def test_a_reply_to_nothing_ends_the_run(program: Path) -> None:
-    with pytest.raises(LoadFailed, match="a reply to nothing"):
+    with pytest.raises(LoadError, match="a reply to nothing"):
         answered(program, lambda line: replace(redis_sends(line), limit=1), [b"$3\r\n1-0\r\n$3\r\n2-0\r\n"])
 
 
@@ -582,7 +584,7 @@ def test_a_reply_may_come_in_parts(program: Path) -> None:
     ],
 )
 def test_wrong_replies_to_consumers_end_the_run(program: Path, replies: Sequence[bytes], text: str) -> None:
-    with pytest.raises(LoadFailed, match=text):
+    with pytest.raises(LoadError, match=text):
         answered(program, redis_consumes, replies)
 
 
@@ -663,7 +665,7 @@ def test_a_protocol_counts_its_sends(program: Path, protocol: str) -> None:
     replies, wrong, text = SENDS[protocol]
     outcome = answered(program, lambda line: job_of(protocol, line, consumes=False), replies)
     assert (outcome.total_sent, outcome.latencies().count) == (3, 3)
-    with pytest.raises(LoadFailed, match=text):
+    with pytest.raises(LoadError, match=text):
         answered(program, lambda line: job_of(protocol, line, consumes=False), wrong)
 
 
@@ -692,7 +694,7 @@ def test_rows_of_postgresql_are_deleted_by_their_ids(program: Path) -> None:
 @needs_compiler
 def test_a_delete_that_misses_a_row_of_postgresql_ends_the_run(program: Path) -> None:
     replies = [row(BODY) + ready(b"I"), postgres.message(b"C", b"DELETE 0\0") + ready(b"I")]
-    with pytest.raises(LoadFailed, match="DELETE 0 in place of 1 rows"):
+    with pytest.raises(LoadError, match="DELETE 0 in place of 1 rows"):
         answered(program, lambda line: job_of("postgres", line, consumes=True), replies)
 
 
@@ -764,7 +766,7 @@ def test_a_confirm_may_stand_for_all_earlier_messages(program: Path) -> None:
         return replace(job_of("amqp", line, consumes=False), outstanding=5, limit=5)
 
     assert answered(program, job, [confirm(2, multiple=False) + confirm(5, multiple=True)]).total_sent == 5
-    with pytest.raises(LoadFailed, match="a confirm of message 2, which was not sent"):
+    with pytest.raises(LoadError, match="a confirm of message 2, which was not sent"):
         answered(program, job, [confirm(2, multiple=True) + confirm(2, multiple=False)])
 
 
@@ -819,7 +821,7 @@ def test_cmqd_is_measured_and_the_counts_agree(program: Path, tmp_path: Path, *,
         assert row.rate > 10
         assert row.p50_ms is not None
         resume(pids_of(peer))
-        with pytest.raises(LoadFailed, match="cmqd: queue_not_found"):
+        with pytest.raises(LoadError, match="cmqd: queue_not_found"):
             harness._run(work, peer, "no-such-queue", 0, Sampler(peer))  # pyright: ignore[reportPrivateUsage]
     assert not list(tmp_path.iterdir())
 

@@ -14,7 +14,7 @@ from random import getrandbits
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from cmqd_bench.load.connect import authenticate_blocking
+from cmqd_load.connect import authenticate_blocking
 from cmqd_protocol.frames import encode_preamble, frame, header
 from cmqd_protocol.limits import VERSION
 from cmqd_protocol.messages import (

@@ -28,14 +28,14 @@ from cmqd_bench.attack.attacker import (
     WIDE_TOPIC,
 )
 from cmqd_bench.commands.plans import Attack
-from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.figures.measure import PeakMemory
-from cmqd_bench.load.connect import open_connection
 from cmqd_bench.load.session import Session, request, request_all, running
-from cmqd_bench.load.wire import ERROR, LoadConnection, decode_sent, frame
 from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root
 from cmqd_bench.machine.floor import longest_sync_ms
+from cmqd_load.connect import open_connection
+from cmqd_load.histogram import Histogram
+from cmqd_load.wire import ERROR, LoadConnection, decode_sent, frame
 from cmqd_protocol.messages import CreateAccount, CreateQueue, CreateTopic, KeyList, SendMessages, Subscribe
 
 HEALTHY_QUEUE: Final = "healthy"

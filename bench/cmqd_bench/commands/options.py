@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cmqd_bench.commands.arguments import decimal, option, switch, whole
-from cmqd_bench.load.wire import MIN_BODY
+from cmqd_load.limits import MIN_BODY
 
 MAX_BATCH = 256
 MAX_BATCH_BYTES = 1_048_576

@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import Literal
 
 from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES
-from cmqd_bench.load.wire import frame
-from cmqd_bench.peers.cmqd_peer import NUMBER, WAIT_MS, CmqdPeer, request_of, without_last_list
-from cmqd_bench.peers.errors import LoadFailed
-from cmqd_bench.peers.job import Job, Line, Outcome, Stop, body_of, run
+from cmqd_bench.peers.cmqd_peer import CmqdPeer
 from cmqd_bench.peers.works import at_rate
+from cmqd_load.failures import LoadError
+from cmqd_load.native_job import Job, Line, Outcome, Stop, body_of, run
+from cmqd_load.native_requests import NUMBER, WAIT_MS, delete_start, receive_request, request_of, send_request
+from cmqd_load.wire import frame
 from cmqd_protocol.messages import (
     CreateQueue,
     CreateTopic,
-    DeleteMessages,
     MessagesPublished,
     PublishMessages,
     ReceiveMessages,
     Request,
-    SendMessages,
     Subscribe,
     reply_decoder,
 )
@@ -86,9 +85,9 @@ def _deleted(outcome: Outcome) -> int:
 def stop_at(queue: str, batch: int, size: int) -> Stop:
     """Return the requests of a queue on the way of the walkers."""
     return Stop(
-        request_of(SendMessages(NUMBER, queue, [body_of(size)] * batch), batch, is_stamped=True),
-        request_of(ReceiveMessages(NUMBER, queue, batch, WAIT_MS), batch),
-        without_last_list(DeleteMessages(NUMBER, queue, [])),
+        send_request(queue, [body_of(size)] * batch),
+        receive_request(queue, batch),
+        delete_start(queue, batch),
     )
 
 
@@ -121,13 +120,13 @@ class Site:
         """Send messages until ``messages`` were sent by this method.
 
         Raises:
-            LoadFailed: the broker takes fewer than ``SLOWEST_FILL`` messages a second.
+            LoadError: the broker takes fewer than ``SLOWEST_FILL`` messages a second.
         """
         missing = messages - self._filled
         if missing <= 0:
             return
         batch = min(MAX_BATCH, missing)
-        request = request_of(SendMessages(NUMBER, queue, [body_of(BODY)] * batch), batch, is_stamped=True)
+        request = send_request(queue, [body_of(BODY)] * batch)
         with ExitStack() as stack:
             lines = [Line(stack.enter_context(self._peer.connect()), request) for _ in range(FILL_LINES)]
             job = Job(
@@ -141,7 +140,7 @@ class Site:
             )
             outcome = run(self._program, job)
         if outcome.total_sent < missing:
-            raise LoadFailed(f"the broker took {outcome.total_sent:,} of {missing:,} messages")
+            raise LoadError(f"the broker took {outcome.total_sent:,} of {missing:,} messages")
         # The kernel writes gigabytes of dirty pages for seconds after a fill. Commits beside that wait for the disk and
         # hold fewer messages each: a cliff that belongs to the fill, not to the backlog.
         os.sync()
@@ -166,7 +165,7 @@ def queues(site: Site, step: int) -> Load:
 def connections(site: Site, step: int) -> Load:
     """Send on ``step`` connections; a message is completed when its send is answered."""
     site.queues(["queue"])
-    send = request_of(SendMessages(NUMBER, "queue", [body_of(BODY)]), 1, is_stamped=True)
+    send = send_request("queue", [body_of(BODY)])
     return Load(items=_sent, producers=[Line(each, send) for each in site.connect(step)], records="sends")
 
 
@@ -191,7 +190,7 @@ def subscribers(site: Site, step: int) -> Load:
     """Publish to a topic with ``step`` subscribed queues; each copy counts.
 
     Raises:
-        LoadFailed: a message matched another number of subscriptions.
+        LoadError: a message matched another number of subscriptions.
     """
     topic = f"topic-{step}"
     names = [f"{topic}-{number}" for number in range(step)]
@@ -202,7 +201,7 @@ def subscribers(site: Site, step: int) -> Load:
     (answer,) = site.ask([publish])
     reply = reply_decoder.decode(answer)
     if not isinstance(reply, MessagesPublished) or reply.matched != [step]:
-        raise LoadFailed(f"a message did not match all {step} subscriptions: {reply}")
+        raise LoadError(f"a message did not match all {step} subscriptions: {reply}")
     request = request_of(publish, 1, is_stamped=True)
     return Load(
         items=lambda outcome: outcome.sent * step,

@@ -19,11 +19,11 @@ from cmqd_bench.figures.results import Conditions, Gap, Peer, Results, Row, to_j
 from cmqd_bench.machine.conditions import raise_file_limit, scratch_root, version_of
 from cmqd_bench.peers.cmqd_peer import CmqdPeer
 from cmqd_bench.peers.compiler import load_program
-from cmqd_bench.peers.errors import LoadFailed
 from cmqd_bench.peers.harness import Sampler, line_of, row_of
-from cmqd_bench.peers.job import run
 from cmqd_bench.peers.peer import pids_of, resume, rss_mib_of
 from cmqd_bench.peers.running import gap_of, reason_of, run_conditions, started, tell
+from cmqd_load.failures import LoadError
+from cmqd_load.native_job import run
 
 FILES = 24_000
 """Open files: 10,000 connections at both ends of the loopback belong to two processes, each with its own limit."""
@@ -137,7 +137,7 @@ def print_curves(plan: Curves) -> None:
     Raises:
         ConditionsError: the folder for data is in memory.
         CompilerMissing: there is no C compiler.
-        LoadFailed: no step succeeded.
+        LoadError: no step succeeded.
     """
     if plan.quick:
         plan = replace(plan, turns=1, seconds=QUICK_SECONDS, warm_up=QUICK_SECONDS / 2)
@@ -155,4 +155,4 @@ def print_curves(plan: Curves) -> None:
             write(plan.output, results)
     print(json.dumps(json.loads(to_json(results))) if plan.json else to_text(results))
     if not run.rows:
-        raise LoadFailed("no step succeeded")
+        raise LoadError("no step succeeded")

@@ -15,12 +15,13 @@ from cmqd_bench.demo.input import SourceError, json_lines, repository_source
 from cmqd_bench.failures import BenchFailed
 from cmqd_bench.machine.termination import treat_sigterm_like_ctrl_c
 from cmqd_client import CmqError
+from cmqd_load.failures import LoadError
 from pyspark_cmqd.errors import CmqdSourceError
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
 MESSAGES = 20_000
 MOST_MESSAGES = 10_000_000
-FAILURES = (BenchFailed, CmqError, CmqdSourceError, TimeoutError)
+FAILURES = (BenchFailed, LoadError, CmqError, CmqdSourceError, TimeoutError)
 
 
 def build_parser() -> argparse.ArgumentParser:

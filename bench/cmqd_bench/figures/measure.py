@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from cmqd_bench.load.clients import Tally
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.processes import cpu_seconds, machine_busy_seconds
+from cmqd_load.tally import Tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,10 +22,10 @@ from typing import Any, Protocol
 
 import uvloop
 
-from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.http.caller import HttpConnection, HttpFailed
 from cmqd_bench.http.servers import HttpServer
 from cmqd_bench.machine.children import child, standard_input
+from cmqd_load.histogram import Histogram
 
 PATH = "/v2/index.php"
 FLOOD_SECRET_ID_VARIABLE = "CMQD_BENCH_SECRET_ID"

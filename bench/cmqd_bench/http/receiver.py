@@ -22,8 +22,8 @@ from typing import Any, cast
 
 import uvloop
 
-from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.machine.children import Child, child, standard_input
+from cmqd_load.histogram import Histogram
 
 ANSWER = b"HTTP/1.1 204 No Content\r\n\r\n"
 HEAD_END = b"\r\n\r\n"

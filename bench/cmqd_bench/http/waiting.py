@@ -12,16 +12,17 @@ from typing import Any, Final, TypeAlias
 
 import cmqd_client
 from cmqd_bench.commands.options import Options
-from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.http.caller import HttpConnection
 from cmqd_bench.http.cmq_tcp import TcpCycle, TcpRequests, request
 from cmqd_bench.http.load import Counts, Requests, text_after
 from cmqd_bench.http.servers import HttpServer, gateways
-from cmqd_bench.load.session import CONNECTS_AT_ONCE, Session
+from cmqd_bench.load.session import Session
 from cmqd_bench.machine.processes import cpu_seconds, rss_kib
 from cmqd_gateway.cmq.tcp import commands
 from cmqd_gateway.cmq.tcp.commands import RECEIVED, RECEIVED_BODY
 from cmqd_gateway.cmq.tcp.proto2 import Values
+from cmqd_load.connections import CONNECTS_AT_ONCE
+from cmqd_load.histogram import Histogram
 
 QUEUE: Final = "waiting"
 """The queue of the messages, which no other load uses."""

@@ -11,11 +11,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import uvloop
 
-from cmqd_bench.load.clients import Consumer, Gate, Producer, Tally
-from cmqd_bench.load.connect import open_connection
 from cmqd_bench.load.session import Session
-from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.children import Child, child, standard_input
+from cmqd_load.connect import open_connection
+from cmqd_load.consumers import Consumer
+from cmqd_load.producers import Producer
+from cmqd_load.tally import Gate, Tally
+from cmqd_load.wire import SendTemplate
 
 URL_VARIABLE = "CMQD_BENCH_URL"
 BATCH = 64

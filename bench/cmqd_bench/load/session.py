@@ -7,28 +7,19 @@ from functools import partial
 
 from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES, Options
 from cmqd_bench.figures.measure import Guard, Meter, Round
-from cmqd_bench.load.clients import Consumer, Filler, OpenSender, Tally
-from cmqd_bench.load.connect import open_connection
-from cmqd_bench.load.wire import (
-    ERROR,
-    HEARTBEAT,
-    LoadConnection,
-    RequestFailed,
-    SendTemplate,
-    decode_error,
-    frame,
-)
+from cmqd_bench.load.clients import Filler
 from cmqd_bench.machine.broker import Broker
+from cmqd_load.connections import Connections
+from cmqd_load.consumers import Consumer
+from cmqd_load.failures import RequestFailed
+from cmqd_load.producers import OpenSender
+from cmqd_load.tally import Tally
+from cmqd_load.wire import ERROR, LoadConnection, SendTemplate, decode_error, frame
 from cmqd_protocol.messages import CreateQueue, WireMessage
 
-CONNECTS_AT_ONCE = 128
-"""Concurrent handshakes: below usual accept backlogs."""
 REPLY_SECONDS = 30.0
 AHEAD = 500
 """Requests that ``request_all`` sends ahead of their replies."""
-BEAT_SLICES = 2500
-"""Slices of a heartbeat period. Heartbeats of independent clients are spread out: with 50 slices, ten thousand
-connections sent bursts of 200 heartbeats, and even bursts of 10 cost a millisecond on the server's core."""
 
 
 async def request(connection: LoadConnection, message: WireMessage) -> bytes:
@@ -80,22 +71,11 @@ class Session:
         self.broker = broker
         self.guard = Guard(broker)
         self.tally = Tally()
-        self._connections: list[LoadConnection] = []
-        self._beats: asyncio.TimerHandle | None = None
+        self._connections = Connections(lambda _, error: self.guard.fail(error))
 
     async def connect(self, count: int) -> list[LoadConnection]:
         """Open ``count`` more connections; a lost connection fails the run."""
-        url = self.broker.ready.url
-        opened: list[LoadConnection] = []
-        for start in range(0, count, CONNECTS_AT_ONCE):
-            some = await asyncio.gather(*(open_connection(url) for _ in range(min(CONNECTS_AT_ONCE, count - start))))
-            opened.extend(some)
-        for connection in opened:
-            connection.on_lost = self.guard.fail
-        self._connections.extend(opened)
-        if self._beats is None:
-            self._beat()
-        return opened
+        return await self._connections.open(self.broker.ready.url, count)
 
     async def create_queues(self, names: Sequence[str]) -> None:
         """Create queues with default attributes."""
@@ -163,27 +143,11 @@ class Session:
 
     def close(self, *connections: LoadConnection) -> None:
         """Drop connections without failing the run."""
-        for connection in connections:
-            connection.on_lost = None
-            connection.close()
-        dropped = set(connections)
-        self._connections = [connection for connection in self._connections if connection not in dropped]
+        self._connections.close(*connections)
 
     def close_all(self) -> None:
         """Drop all connections."""
-        if self._beats is not None:
-            self._beats.cancel()
-            self._beats = None
-        self.close(*self._connections)
-
-    def _beat(self, step: int = 0) -> None:
-        # A connection in a long poll is silent: every connection gets a heartbeat in a third of the shortest
-        # negotiated period, a slice of the connections at a time.
-        period_ms = min((connection.heartbeat_ms or 30_000 for connection in self._connections), default=30_000)
-        for connection in self._connections[step::BEAT_SLICES]:
-            connection.write(HEARTBEAT)
-        interval = period_ms / 3000 / BEAT_SLICES
-        self._beats = asyncio.get_running_loop().call_later(interval, self._beat, (step + 1) % BEAT_SLICES)
+        self._connections.close_all()
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from cmqd_bench.figures.histogram import Histogram
+from cmqd_load.histogram import Histogram
 
 FILE_BYTES = 64 * 1024 * 1024
 WRITE_BYTES = 12 * 1024

@@ -9,27 +9,22 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from cmqd_bench.load.connect import authenticate_blocking
-from cmqd_bench.load.wire import ERROR, decode_error, frame
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import commit, version_of
 from cmqd_bench.peers.errors import PeerFailed
-from cmqd_bench.peers.job import Line
-from cmqd_bench.peers.job import Request as Template
 from cmqd_bench.peers.log_watch import LogWatch
 from cmqd_bench.peers.peer import Load, Peer, Reader, connect
 from cmqd_bench.peers.works import TABLE_RATE, Work
+from cmqd_load.connect import authenticate_blocking
+from cmqd_load.native_job import Line
+from cmqd_load.native_requests import PROTOCOL, delete_start, receive_request, send_request
+from cmqd_load.wire import ERROR, decode_error, frame
 from cmqd_protocol.messages import (
     CreateQueue,
-    DeleteMessages,
     DeleteQueue,
     GetQueueAttributes,
     QueueInfo,
-    ReceiveMessages,
     Request,
-    SendMessages,
-    WireMessage,
-    encoder,
 )
 
 SMALL_SEGMENT = "1MiB"
@@ -40,32 +35,14 @@ TITLES = {
     "inside": "cmqd, deletes inside receives",
     "rolling": f"cmqd, segments of {SMALL_SEGMENT}: sealed and dropped all the time",
 }
-NUMBER = 256
-"""A request number that takes three bytes; the generator patches the last two."""
-NUMBER_AT = 3
-"""Position of the number in a payload, after array, opcode and the number's first byte."""
 HEADER = 4
-WAIT_MS = 20_000
-"""Wait of a receive: far above any wait in a run."""
 REQUESTS_AT_ONCE = 64
-
-
-def request_of(message: WireMessage, messages: int, *, is_stamped: bool = False) -> Template:
-    """Return a request of the generator; the message's number must be ``NUMBER``."""
-    return Template(frame(message), messages, number_at=HEADER + NUMBER_AT, is_stamped=is_stamped)
-
-
-def without_last_list(message: WireMessage) -> bytes:
-    """Return a payload without its last field, an empty list: the generator appends the handles."""
-    payload = encoder.encode(message)
-    assert payload[-1] == 0x90
-    return payload[:-1]
 
 
 class CmqdPeer(Peer):
     """``cmqd serve`` with its defaults: a send is answered after the fsync of its commit."""
 
-    protocol = "cmqd"
+    protocol = PROTOCOL
 
     def __init__(
         self,
@@ -144,12 +121,9 @@ class CmqdPeer(Peer):
         return sum(info.counts[state] for state in ("active", "in_flight", "delayed"))
 
     def open(self, queue: str, *, producers: int, consumers: int, batch: int, body: bytes, outstanding: int) -> Load:
-        send = request_of(SendMessages(NUMBER, queue, [body] * batch), batch, is_stamped=True)
-        receive = request_of(ReceiveMessages(NUMBER, queue, batch, WAIT_MS), batch)
-        if self._deletes_inside:
-            delete = without_last_list(ReceiveMessages(NUMBER, queue, batch, WAIT_MS, acknowledge=[]))
-        else:
-            delete = without_last_list(DeleteMessages(NUMBER, queue, []))
+        send = send_request(queue, [body] * batch)
+        receive = receive_request(queue, batch)
+        delete = delete_start(queue, batch, inside=self._deletes_inside)
         return Load(
             [Line(self.connect(), send) for _ in range(producers)],
             [Line(self.connect(), receive, delete) for _ in range(consumers)],

@@ -11,9 +11,5 @@ class CompilationFailed(BenchFailed):
     """The compiler refused the source; the text is the compiler's own."""
 
 
-class LoadFailed(BenchFailed):
-    """The load ended with an error: of the generator, or a reply of the broker that is an error; or counts differ."""
-
-
 class PeerFailed(BenchFailed):
     """A peer did not start, ended, or gave an unexpected answer; the text has the reason."""

@@ -17,17 +17,18 @@ from typing import Any
 
 from cmqd_bench.commands.plans import Peers
 from cmqd_bench.figures import results
-from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.machine.conditions import raise_file_limit, scratch_root
 from cmqd_bench.machine.processes import cpu_seconds, machine_busy_seconds
 from cmqd_bench.peers.catalog import catalog
 from cmqd_bench.peers.compiler import load_program
-from cmqd_bench.peers.errors import LoadFailed, PeerFailed
-from cmqd_bench.peers.job import Job, Outcome, body_of, run
+from cmqd_bench.peers.errors import PeerFailed
 from cmqd_bench.peers.peer import Peer, halt, pids_of, resume, rss_mib_of
 from cmqd_bench.peers.running import RunningPeers, gap_of, reason_of, run_conditions, started, tell
 from cmqd_bench.peers.table import REFERENCE_SPREAD, reference_variation, to_text
 from cmqd_bench.peers.works import Work, turn_order, works_of
+from cmqd_load.failures import LoadError
+from cmqd_load.histogram import Histogram
+from cmqd_load.native_job import Job, Outcome, body_of, run
 
 FILES = 4096
 FILL_LINES = 8
@@ -101,7 +102,7 @@ class Harness:
         """Measure a row with a peer, while the other peers stand still.
 
         Raises:
-            LoadFailed: a reply was an error, or the counts of generator and peer differ.
+            LoadError: a reply was an error, or the counts of generator and peer differ.
         """
         self._queues += 1
         queue = f"bench-{self._queues}"
@@ -209,7 +210,7 @@ class Harness:
         finally:
             load.close()
         if outcome.total_sent < messages:
-            raise LoadFailed(f"{peer.name} took {outcome.total_sent} of {messages} messages in {FILL_SECONDS:.0f} s")
+            raise LoadError(f"{peer.name} took {outcome.total_sent} of {messages} messages in {FILL_SECONDS:.0f} s")
         return outcome.total_sent
 
 
@@ -219,14 +220,14 @@ def check_counts(peer: Peer, queue: str, filled: int, outcome: Outcome) -> None:
     Deletes inside receives without a reply may be done or not.
 
     Raises:
-        LoadFailed: the figures differ.
+        LoadError: the figures differ.
     """
     highest = filled + outcome.total_sent - outcome.total_deleted
     lowest = highest - outcome.unanswered
     deadline = time.monotonic() + COUNT_SECONDS
     while not lowest <= (left := peer.messages_left(queue)) <= highest:
         if time.monotonic() > deadline:
-            raise LoadFailed(
+            raise LoadError(
                 f"{peer.name} has {left} messages; by the load's count {filled + outcome.total_sent} were sent"
                 f" and {outcome.total_deleted} deleted"
             )
@@ -252,10 +253,10 @@ def row_of(
     """Return a measurement with ``items`` completed messages or copies as a row of the file of results.
 
     Raises:
-        LoadFailed: no item was completed.
+        LoadError: no item was completed.
     """
     if not items:
-        raise LoadFailed(f"{peer.name} completed no {'step' if x else 'message'} of {scenario}")
+        raise LoadError(f"{peer.name} completed no {'step' if x else 'message'} of {scenario}")
     other_cores = max(0.0, (sampler.busy - sampler.cpu - outcome.cpu_seconds) / outcome.seconds)
     latency = outcome.latencies()
     return results.Row(
@@ -357,7 +358,7 @@ def print_peers(plan: Peers) -> None:
     """Run and print the table; with ``json`` the file of results is written after each row of the table.
 
     Raises:
-        LoadFailed: no measurement succeeded.
+        LoadError: no measurement succeeded.
     """
 
     def save(measured: results.Results) -> None:
@@ -367,4 +368,4 @@ def print_peers(plan: Peers) -> None:
     measured = run_peers(plan, save)
     print(to_text(measured))
     if not measured.rows:
-        raise LoadFailed("no measurement succeeded")
+        raise LoadError("no measurement succeeded")

@@ -8,7 +8,7 @@
  * `PROTOCOLS`: a parser of replies and a builder of deletes.
  *
  * Standard output: the line "start" when the measured time begins, "end" when it ends (the harness reads the CPU of the
- * broker at both), then one JSON object. A reply that is an error ends the program with {"error": text}, exit code 1.
+ * broker at both), then one JSON object; in between "second" and a JSON object each second, if the job asks for it. A reply that is an error ends the program with {"error": text}, exit code 1.
  *
  * One thread, level-triggered epoll. A connection's requests of one round of the loop leave in one write.
  */
@@ -42,7 +42,7 @@
 
 /* ------------------------------------------------------------------------------------------------ the histogram */
 
-#define PRECISION_BITS 7 /* as cmqd_bench.histogram: 128 buckets per power of two */
+#define PRECISION_BITS 7 /* as cmqd_load.histogram: 128 buckets per power of two */
 #define BUCKETS 8192
 
 static uint32_t bucket_of(uint64_t value) {
@@ -143,6 +143,8 @@ static int connection_count;
 static struct stop *stops;
 static int stop_count;
 static char queue[256], group[64];
+static bool has_consumers;
+static bool reports_seconds; /* a line "second" with a report so far, each second of the measured time */
 static bool acknowledges; /* cmqd: deletes travel inside the next receive */
 
 static uint64_t warm_up_ns, measure_ns, limit;
@@ -1022,6 +1024,7 @@ static void add_connection(char *text, const struct template *request, const str
     memset(connection, 0, sizeof *connection);
     connection->fd = atoi(strtok_r(text, " ", &rest));
     const char *role = strtok_r(NULL, " ", &rest);
+    has_consumers |= !strcmp(role, "consume");
     connection->role = !strcmp(role, "produce") ? PRODUCE : !strcmp(role, "consume") ? CONSUME : WALK;
     if (connection->role == WALK) {
         connection->stop = connection->first_stop = atoi(strtok_r(NULL, " ", &rest));
@@ -1064,6 +1067,7 @@ static void read_job(void) {
         else if (!strcmp(line, "limit")) limit = strtoull(value, NULL, 10);
         else if (!strcmp(line, "ahead")) ahead_limit = atoll(value);
         else if (!strcmp(line, "acknowledges")) acknowledges = atoi(value);
+        else if (!strcmp(line, "reports_seconds")) reports_seconds = atoi(value);
         else if (!strcmp(line, "records")) {
             records_sends = !strcmp(value, "sends");
             records_pairs = !strcmp(value, "pairs");
@@ -1098,6 +1102,21 @@ static void print_buckets(const char *name, const struct histogram *histogram) {
         separator = ", ";
     }
     printf("]");
+}
+
+static void print_report(uint64_t time_ns, uint64_t cpu_ns) {
+    printf("{\"seconds\": %.6f, \"sent\": %llu, \"received\": %llu, \"deleted\": %llu, \"empty\": %llu",
+           (double)time_ns / SECOND, (unsigned long long)window_sent, (unsigned long long)window_received,
+           (unsigned long long)window_deleted, (unsigned long long)empty);
+    printf(", \"total_sent\": %llu, \"total_received\": %llu, \"total_deleted\": %llu, \"cpu_seconds\": %.6f",
+           (unsigned long long)sent, (unsigned long long)received, (unsigned long long)deleted,
+           (double)cpu_ns / SECOND);
+    printf(", \"wakeups\": %llu, \"unanswered\": %llu", (unsigned long long)wakeups,
+           (unsigned long long)unanswered);
+    print_buckets("latency", &latency);
+    print_buckets("late", &late);
+    printf("}\n");
+    fflush(stdout);
 }
 
 static bool is_quiet(void) {
@@ -1188,7 +1207,7 @@ int main(void) {
     epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     now_ns = last_progress = monotonic();
     uint64_t window_start = now_ns + warm_up_ns, window_end = window_start + measure_ns;
-    uint64_t began = 0, ended = 0, cpu_start = 0, cpu = 0;
+    uint64_t began = 0, ended = 0, cpu_start = 0, cpu = 0, seconds = 1;
     uint64_t interval = rate > 0 ? (uint64_t)(SECOND / rate) : 0, next_send = now_ns;
     if (!warm_up_ns) {
         is_measuring = true;
@@ -1203,6 +1222,7 @@ int main(void) {
         if (interval && !is_ending && !is_saturated && next_send < next) next = next_send;
         uint64_t next_wake = protocol->is_polled ? wake_parked() : NEVER;
         if (next_wake < next) next = next_wake;
+        if (reports_seconds && is_measuring && began + seconds * SECOND < next) next = began + seconds * SECOND;
         uint64_t wait = next > now_ns ? next - now_ns : 0;
         int count = await_events(events, wait);
         wakeups++;
@@ -1219,9 +1239,14 @@ int main(void) {
             cpu_start = own_cpu_ns();
             tell("start");
         }
+        if (reports_seconds && is_measuring && now_ns >= began + seconds * SECOND) {
+            printf("second ");
+            print_report(now_ns - began, own_cpu_ns() - cpu_start);
+            seconds = (now_ns - began) / SECOND + 1;
+        }
         /* A receive of an empty queue waits with its deletes: they are done although unanswered. A walker deletes the
            messages that it sends. */
-        bool is_done = limit && (deleted + unanswered >= limit || (sent >= limit && !stop_count));
+        bool is_done = limit && (deleted + unanswered >= limit || (sent >= limit && !stop_count && !has_consumers));
         if (is_measuring && !is_ending && (now_ns >= window_end || is_done)) {
             is_measuring = false;
             is_ending = true;
@@ -1233,16 +1258,6 @@ int main(void) {
         if (is_ending && is_quiet() && now_ns - last_progress >= (is_done ? 0 : QUIET_NS)) break;
         if (now_ns - last_progress > STALL_NS && !is_quiet()) fail("the broker owes a reply and was silent for 30 s");
     }
-    printf("{\"seconds\": %.6f, \"sent\": %llu, \"received\": %llu, \"deleted\": %llu, \"empty\": %llu",
-           (double)(ended - began) / SECOND, (unsigned long long)window_sent, (unsigned long long)window_received,
-           (unsigned long long)window_deleted, (unsigned long long)empty);
-    printf(", \"total_sent\": %llu, \"total_received\": %llu, \"total_deleted\": %llu, \"cpu_seconds\": %.6f",
-           (unsigned long long)sent, (unsigned long long)received, (unsigned long long)deleted, (double)cpu / SECOND);
-    printf(", \"wakeups\": %llu, \"unanswered\": %llu", (unsigned long long)wakeups,
-           (unsigned long long)unanswered);
-    print_buckets("latency", &latency);
-    print_buckets("late", &late);
-    printf("}\n");
-    fflush(stdout);
+    print_report(ended - began, cpu);
     return 0;
 }

@@ -9,9 +9,9 @@ from typing import Any
 
 from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
-from cmqd_bench.peers.job import Line, Request
 from cmqd_bench.peers.peer import Load, Reader, ServerPeer, connect, first_line
 from cmqd_bench.peers.works import Work
+from cmqd_load.native_job import Line, Request
 
 CONSUMER = "bench"
 WAIT_NS = 20_000_000_000

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from cmqd_bench.machine.processes import family, rss_kib
 from cmqd_bench.machine.servers import Server, signal_all
 from cmqd_bench.peers.errors import PeerFailed
-from cmqd_bench.peers.job import Line
 from cmqd_bench.peers.works import Work
+from cmqd_load.native_job import Line
 
 CONNECT_SECONDS = 30.0
 

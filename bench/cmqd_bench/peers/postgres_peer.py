@@ -15,8 +15,8 @@ from pathlib import Path
 
 from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
-from cmqd_bench.peers.job import Line, Request
 from cmqd_bench.peers.peer import Load, Reader, ServerPeer, connect, first_line
+from cmqd_load.native_job import Line, Request
 
 PROTOCOL_VERSION = 3 << 16
 BINARY = 1

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
-from cmqd_bench.peers.job import Line, Request
 from cmqd_bench.peers.peer import Load, Reader, ServerPeer, command_of, connect
+from cmqd_load.native_job import Line, Request
 
 METHOD, HEADER, BODY, END = 1, 2, 3, b"\xce"
 FRAME_MAX = 131_072

@@ -6,8 +6,8 @@ from typing import Literal
 
 from cmqd_bench.machine.servers import accepts, free_port
 from cmqd_bench.peers.errors import PeerFailed
-from cmqd_bench.peers.job import Line, Request
 from cmqd_bench.peers.peer import Load, Reader, ServerPeer, connect, first_line
+from cmqd_load.native_job import Line, Request
 
 GROUP = "bench"
 WAIT_MS = 20_000

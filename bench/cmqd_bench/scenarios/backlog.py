@@ -4,11 +4,13 @@ import time
 
 from cmqd_bench.commands.options import DRAINS, Options
 from cmqd_bench.figures.measure import Round
-from cmqd_bench.load.clients import Consumer, Gate, Producer, Quota
-from cmqd_bench.load.connect import open_connection
 from cmqd_bench.load.session import Session, request, running
-from cmqd_bench.load.wire import SendTemplate, decode_handles
 from cmqd_bench.machine.broker import Broker
+from cmqd_load.connect import open_connection
+from cmqd_load.consumers import Consumer
+from cmqd_load.producers import Producer
+from cmqd_load.tally import Gate, Quota
+from cmqd_load.wire import SendTemplate, decode_handles
 from cmqd_protocol.messages import ReceiveMessages
 
 CYCLED_BEFORE = 200_000

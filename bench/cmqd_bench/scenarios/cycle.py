@@ -2,10 +2,13 @@
 
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
-from cmqd_bench.load.clients import AcknowledgingConsumer, Consumer, Gate, Producer
+from cmqd_bench.load.clients import AcknowledgingConsumer
 from cmqd_bench.load.session import Session, running
-from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
+from cmqd_load.consumers import Consumer
+from cmqd_load.producers import Producer
+from cmqd_load.tally import Gate
+from cmqd_load.wire import SendTemplate
 
 AHEAD = 16
 """Producers may be ahead by this many requests of all consumers. A producer has one round trip per message and a

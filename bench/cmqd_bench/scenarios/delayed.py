@@ -6,10 +6,12 @@ import time
 
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import PeakMemory, Round
-from cmqd_bench.load.clients import DelayConsumer, Quota
+from cmqd_bench.load.clients import DelayConsumer
 from cmqd_bench.load.session import running
-from cmqd_bench.load.wire import MARK, MIN_BODY, STAMP, frame
 from cmqd_bench.machine.broker import Broker
+from cmqd_load.limits import MIN_BODY
+from cmqd_load.tally import Quota
+from cmqd_load.wire import MARK, STAMP, frame
 from cmqd_protocol.messages import SendMessages
 
 FILL_RATE = 50_000

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
-from cmqd_bench.load.clients import Producer
 from cmqd_bench.load.session import Session, running
-from cmqd_bench.load.wire import PublishTemplate, random_body
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.servers import ServerFailed
+from cmqd_load.producers import Producer
+from cmqd_load.wire import PublishTemplate, random_body
 from cmqd_protocol.messages import (
     CreateTopic,
     MessagesPublished,

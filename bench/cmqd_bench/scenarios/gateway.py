@@ -31,12 +31,13 @@ from cmqd_bench.http.load import (
     json_requests,
 )
 from cmqd_bench.http.servers import HttpServer, gateways
-from cmqd_bench.load.session import CONNECTS_AT_ONCE, Session, running
+from cmqd_bench.load.session import Session, running
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import need_files
 from cmqd_bench.machine.processes import cpu_seconds, machine_busy_seconds, rss_kib
 from cmqd_bench.scenarios import cycle
 from cmqd_client.address import parse_address
+from cmqd_load.connections import CONNECTS_AT_ONCE
 
 QUEUE = "gateway"
 TURNS = 3

@@ -5,13 +5,14 @@ from time import monotonic_ns
 
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
-from cmqd_bench.load.clients import Consumer, OpenSender
-from cmqd_bench.load.pacer import Pacer
 from cmqd_bench.load.session import running
-from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.conditions import need_files
 from cmqd_bench.machine.floor import sync_floor_ms
+from cmqd_load.consumers import Consumer
+from cmqd_load.pacer import Pacer
+from cmqd_load.producers import OpenSender
+from cmqd_load.wire import SendTemplate
 
 WAITERS_PER_QUEUE = 10
 """Waiting receives per queue: more than one, so that the order of arrival matters; and with 10,000 connections the

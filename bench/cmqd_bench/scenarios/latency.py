@@ -2,10 +2,10 @@
 
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
-from cmqd_bench.load.pacer import Pacer
 from cmqd_bench.load.session import running
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.floor import sync_floor_ms
+from cmqd_load.pacer import Pacer
 
 
 async def run(options: Options, broker: Broker) -> Round:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
 from cmqd_bench.http.receiver import MIN_STAMPED, Receivers, receiving, stamped
-from cmqd_bench.load.clients import OpenSender
-from cmqd_bench.load.pacer import Pacer
 from cmqd_bench.load.session import Session, running
-from cmqd_bench.load.wire import frame
 from cmqd_bench.machine.broker import Broker
+from cmqd_load.pacer import Pacer
+from cmqd_load.producers import OpenSender
+from cmqd_load.wire import frame
 from cmqd_protocol.messages import CreateTopic, PublishMessages, Subscribe
 
 TOPIC = "push"

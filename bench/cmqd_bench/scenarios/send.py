@@ -2,11 +2,11 @@
 
 from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Round
-from cmqd_bench.load.clients import Producer
 from cmqd_bench.load.saturate import saturating
 from cmqd_bench.load.session import running
-from cmqd_bench.load.wire import SendTemplate
 from cmqd_bench.machine.broker import Broker
+from cmqd_load.producers import Producer
+from cmqd_load.wire import SendTemplate
 
 SATURATING_PROCESSES = 2
 

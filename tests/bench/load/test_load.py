@@ -1,56 +1,26 @@
 """The load's actors on connections without sockets."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from cmqd_bench.figures.measure import summary
-from cmqd_bench.load.clients import Consumer, Filler, Gate, OpenSender, Producer, Quota, Tally
-from cmqd_bench.load.wire import RequestFailed, SendTemplate
+from cmqd_bench.load.clients import Filler
+from cmqd_load.consumers import Consumer
+from cmqd_load.failures import RequestFailed
+from cmqd_load.producers import OpenSender, Producer
+from cmqd_load.tally import Gate, Quota, Tally
+from cmqd_load.wire import SendTemplate
 from cmqd_protocol.messages import (
-    AnyReply,
-    Cancel,
     DeleteMessages,
     Error,
     HandleFailure,
     HandlesDone,
-    MessagesReceived,
     MessagesSent,
     ReceiveMessages,
-    Request,
     SendMessages,
-    encoder,
-    request_decoder,
 )
-from cmqd_types.messages import ReceivedMessage
-
-
-@dataclass
-class FakeConnection:
-    """The part of a LoadConnection that the actors need; the test plays the server."""
-
-    requests: list[Request | Cancel] = field(default_factory=list[Request | Cancel])
-    on_reply: Callable[[bytes, int], Any] = lambda payload, opcode: None
-
-    def write(self, data: bytes) -> None:
-        while data:
-            stop = 4 + int.from_bytes(data[:4], "big")
-            self.requests.append(request_decoder.decode(data[4:stop]))
-            data = data[stop:]
-
-    def take(self) -> list[Request | Cancel]:
-        taken, self.requests = self.requests, []
-        return taken
-
-    def answer(self, reply: AnyReply) -> None:
-        payload = encoder.encode(reply)
-        self.on_reply(payload, payload[2])
-
-
-def received(request_id: int, *handles: int) -> MessagesReceived:
-    return MessagesReceived(request_id, [ReceivedMessage(handle, handle, b"x" * 20, 0, 0, 0, 1) for handle in handles])
+from support.bench.load_connection import FakeConnection, received
 
 
 def a_producer(connection: FakeConnection, tally: Tally, gate: Gate | None = None) -> Producer:

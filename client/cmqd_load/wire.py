@@ -1,9 +1,9 @@
 """The wire as the load generator speaks it: as little Python per message as possible.
 
-The client shares the two cores of a test machine with the server, so CPU used by the client is missing for the server.
-Therefore request frames are built once and sent repeatedly (a request id is free after its answer), times are patched
-in place, and only the needed parts of a reply are decoded: a tag byte, the receipt handles, the first body. The
-handshake comes from ``cmqd_protocol``.
+The load may share the machine with the server, and CPU used by the load is missing for the server then. Therefore
+request frames are built once and sent repeatedly (a request id is free after its answer), times are patched in place,
+and only the needed parts of a reply are decoded: a tag byte, the receipt handles, the first body. The handshake comes
+from ``cmqd_protocol``.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from cmqd_bench.failures import BenchFailed
+from cmqd_load.failures import RequestFailed
+from cmqd_load.limits import MIN_BODY
 from cmqd_protocol.messages import (
     Error,
     HandlesDone,
@@ -33,8 +34,6 @@ HEARTBEAT = b"\0\0\0\0"
 MARK = b"\xc1BENCH\xc1\x00"
 """Marks the start of a body for ``find``: 0xc1 is the only byte that msgpack never uses."""
 STAMP = struct.Struct(">Q")
-MIN_BODY = len(MARK) + STAMP.size
-"""Smallest body: the mark and a time, 16 bytes."""
 
 
 def tag_of(kind: type[WireMessage]) -> int:
@@ -140,6 +139,11 @@ class SendTemplate:
             buffer[place] = packed
         return bytes(buffer)
 
+    def numbered(self, request_id: int) -> bytes:
+        """Return the frame with the times of its last use."""
+        self._frame[6] = request_id
+        return bytes(self._frame)
+
 
 class PublishTemplate(SendTemplate):
     """Like a send template, for a publish to a topic; all bodies have the same tags."""
@@ -178,10 +182,6 @@ class HandlesTemplate:
         return len(message).to_bytes(4, "big") + message
 
 
-class RequestFailed(BenchFailed):
-    """The server refused a request of the load; the run is invalid."""
-
-
 class LoadConnection(asyncio.Protocol):
     """An authenticated connection: ``on_reply`` is called with the payload and the opcode of every reply.
 
@@ -200,10 +200,12 @@ class LoadConnection(asyncio.Protocol):
         self._buffer = b""
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Report the loss."""
         if self.on_lost is not None:
             self.on_lost(exc or ConnectionResetError("the server closed a connection of the load"))
 
     def data_received(self, data: bytes) -> None:
+        """Split the input into frames."""
         if self._buffer:
             data = self._buffer + data
         start, end = 0, len(data)
@@ -220,6 +222,7 @@ class LoadConnection(asyncio.Protocol):
         self._buffer = data[start:]
 
     def close(self) -> None:
+        """Close the connection at once."""
         self.transport.abort()
 
 

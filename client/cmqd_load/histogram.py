@@ -4,10 +4,10 @@ A value of up to ``2 * SUB_BUCKETS`` is counted exactly; above that every power 
 equal buckets, so a percentile is never below the exact value and at most 1 / ``SUB_BUCKETS`` above. Recording is a
 list increment: cheap enough for every message, without sampling.
 
-The unit is the caller's; the bench records whole microseconds.
+The unit is the caller's; loads record whole microseconds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 PRECISION_BITS = 7
 SUB_BUCKETS = 1 << PRECISION_BITS
@@ -83,12 +83,26 @@ class Histogram:
                 return min(highest_in(bucket), self.maximum)
         return self.maximum
 
+    def counts(self) -> Iterator[tuple[int, int]]:
+        """Yield the buckets that are not empty, in rising order: largest value of the bucket, and its count."""
+        for bucket, count in enumerate(self._buckets):
+            if count:
+                yield min(highest_in(bucket), self.maximum), count
+
     def add(self, other: "Histogram") -> None:
         """Add the counts of ``other``."""
         self._buckets = [mine + theirs for mine, theirs in zip(self._buckets, other._buckets, strict=True)]
         self.count += other.count
         self.minimum = min(self.minimum, other.minimum)
         self.maximum = max(self.maximum, other.maximum)
+
+    def since(self, earlier: "Histogram") -> "Histogram":
+        """Return the values that were recorded after ``earlier``, an earlier copy of this histogram."""
+        histogram = Histogram()
+        for bucket, (count, before) in enumerate(zip(self._buckets, earlier._buckets, strict=True)):
+            if count > before:
+                histogram.record(min(highest_in(bucket), self.maximum), count - before)
+        return histogram
 
     def clear(self) -> None:
         """Reset all counts at the end of a warm-up."""

@@ -13,14 +13,16 @@ from typing import Literal
 
 import msgspec
 
-from cmqd_bench.figures.histogram import Histogram, highest_in
-from cmqd_bench.peers.errors import LoadFailed
+from cmqd_load.failures import LoadError
+from cmqd_load.histogram import Histogram, highest_in
 
 MARK = b"@cmqd-bench:"
 STAMP_DIGITS = 16
 MIN_BODY = len(MARK) + STAMP_DIGITS
 """Smallest body: the mark and a time."""
 NOISE = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+SECOND = b"second "
+"""Start of a line with the figures so far."""
 END_SECONDS = 60.0
 """Time for the replies that are still to come after the measured time."""
 
@@ -120,6 +122,9 @@ class Job:
     records: Literal["sends", "pairs", "stamps"] = "sends"
     """The measured latency: of a send, of receive + delete, or from sending to receipt."""
 
+    reports_seconds: bool = False
+    """Report the figures so far each second of the measured time."""
+
     def sockets(self) -> list[socket.socket]:
         """Return all connections."""
         return [*(line.socket for line in (*self.producers, *self.consumers)), *self.walkers]
@@ -136,6 +141,7 @@ class Job:
             f"ahead {self.ahead}",
             f"records {self.records}",
             f"acknowledges {int(self.acknowledges)}",
+            f"reports_seconds {int(self.reports_seconds)}",
         ]
         if self.group:
             lines.append(f"group {self.group}")
@@ -208,7 +214,7 @@ def parse_report(text: bytes) -> Outcome:
     """Read the generator's last line.
 
     Raises:
-        LoadFailed: the line names an error, or is no report.
+        LoadError: the line names an error, or is no report.
     """
     try:
         return msgspec.json.decode(text, type=Outcome)
@@ -217,17 +223,25 @@ def parse_report(text: bytes) -> Outcome:
     try:
         failure = msgspec.json.decode(text, type=_Failure)
     except msgspec.MsgspecError:
-        raise LoadFailed(f"the load generator ended without a report: {text[:200]!r}") from None
-    raise LoadFailed(failure.error)
+        raise LoadError(f"the load generator ended without a report: {text[:200]!r}") from None
+    raise LoadError(failure.error)
 
 
 def run(
-    program: Path, job: Job, *, on_start: Callable[[], object] = str, on_end: Callable[[], object] = str
+    program: Path,
+    job: Job,
+    *,
+    on_start: Callable[[], object] = str,
+    on_end: Callable[[], object] = str,
+    on_second: Callable[[Outcome], object] = str,
+    on_process: Callable[[subprocess.Popen[bytes]], object] = str,
 ) -> Outcome:
     """Run a job; ``on_start`` and ``on_end`` are called when the measured time begins and ends.
 
+    ``on_second`` gets the figures so far, ``on_process`` the process, which another thread may kill.
+
     Raises:
-        LoadFailed: the broker answered with an error, ended, or owed a reply for 30 s.
+        LoadError: the broker answered with an error, ended, or owed a reply for 30 s.
     """
     descriptors = [connection.fileno() for connection in job.sockets()]
     for connection in job.sockets():
@@ -235,6 +249,7 @@ def run(
     with subprocess.Popen(
         [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=descriptors
     ) as process:
+        on_process(process)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -242,13 +257,14 @@ def run(
             process.stdin.close()
             last = b""
             for line in process.stdout:
-                match line:
-                    case b"start\n":
-                        on_start()
-                    case b"end\n":
-                        on_end()
-                    case _:
-                        last = line
+                if line == b"start\n":
+                    on_start()
+                elif line == b"end\n":
+                    on_end()
+                elif line.startswith(SECOND):
+                    on_second(parse_report(line.removeprefix(SECOND)))
+                else:
+                    last = line
             process.wait(END_SECONDS)
         finally:
             if process.poll() is None:

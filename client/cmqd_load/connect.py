@@ -3,11 +3,12 @@
 import asyncio
 import os
 import socket
+import ssl
 import time
 from typing import cast
-from urllib.parse import unquote, urlsplit
 
-from cmqd_bench.load.wire import LoadConnection
+from cmqd_client.address import Address, parse_address
+from cmqd_load.wire import LoadConnection
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
 
@@ -19,24 +20,24 @@ def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-def _client(url: str) -> ClientConnection:
-    parts = urlsplit(url)
+def _client(address: Address) -> ClientConnection:
     return ClientConnection(
-        secret_id=unquote(parts.username or ""),
-        secret_key=unquote(parts.password or ""),
+        secret_id=address.secret_id,
+        secret_key=address.secret_key,
         nonce=os.urandom(32),
         now_ms=_now_ms(),
-        product="cmqd_bench",
+        region=address.region,
+        product="cmqd_load",
     )
 
 
-def authenticate_blocking(url: str, connection: socket.socket) -> None:
+def authenticate_blocking(address: Address | str, connection: socket.socket) -> None:
     """Authenticate a blocking connection.
 
     Raises:
         ConnectionError: the server refuses or closes the connection.
     """
-    client = _client(url)
+    client = _client(_parsed(address))
     while True:
         for piece in client.data_to_send(_now_ms()):
             connection.sendall(piece)
@@ -54,19 +55,22 @@ def authenticate_blocking(url: str, connection: socket.socket) -> None:
 class Handshake(asyncio.Protocol):
     """Authenticates, then hands its transport to a LoadConnection, the result of ``opened``."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, address: Address) -> None:
         self.opened: asyncio.Future[LoadConnection] = asyncio.get_running_loop().create_future()
-        self._connection = _client(url)
+        self._connection = _client(address)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
         # uvloop's transports are asyncio's in all but inheritance.
         self._transport = cast("asyncio.Transport", transport)
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the opening."""
         self._fail(str(exc or "the server closed the connection during the handshake"))
 
     def data_received(self, data: bytes) -> None:
+        """Continue the handshake."""
         self._connection.receive_data(data, _now_ms())
         self._write()
         for event in self._connection.events():
@@ -85,19 +89,23 @@ class Handshake(asyncio.Protocol):
             self.opened.set_exception(ConnectionError(text))
 
 
-async def open_connection(url: str) -> LoadConnection:
-    """Open an authenticated connection to ``cmq://ID:KEY@host:port``.
+def _parsed(address: Address | str) -> Address:
+    return parse_address(address) if isinstance(address, str) else address
 
-    Raises ConnectionError when the server refuses the connection, TimeoutError without an answer.
+
+async def open_connection(address: Address | str, seconds: float = CONNECT_SECONDS) -> LoadConnection:
+    """Open an authenticated connection to the first host of an address, or of a URL.
+
+    Raises:
+        OSError: the server cannot be reached or refuses the connection; TimeoutError: it does not answer.
     """
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    assert parts.port is not None
+    server = _parsed(address)
+    context = ssl.create_default_context() if server.tls else None
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(seconds):
             _, handshake = await asyncio.get_running_loop().create_connection(
-                lambda: Handshake(url), parts.hostname, parts.port
+                lambda: Handshake(server), server.host, server.port, ssl=context
             )
             return await handshake.opened
     except TimeoutError:
-        raise TimeoutError(f"no connection to {parts.hostname}:{parts.port} in {CONNECT_SECONDS:.0f} s") from None
+        raise TimeoutError(f"no connection to {server.host}:{server.port} in {seconds:.0f} s") from None

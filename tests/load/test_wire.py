@@ -4,8 +4,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd_bench.load.wire import (
+from cmqd_load.limits import MIN_BODY
+from cmqd_load.wire import (
     ALL_ACKNOWLEDGED,
+    MARK,
+    STAMP,
     HandlesTemplate,
     LoadConnection,
     SendTemplate,
@@ -123,6 +126,10 @@ def test_a_lost_connection_is_told_unless_it_was_dropped():
     connection.connection_lost(None)
 
     assert len(errors) == 1
+
+
+def test_the_smallest_body_is_a_mark_and_a_time():
+    assert len(MARK) + STAMP.size == MIN_BODY == len(random_body(MIN_BODY))
 
 
 def test_the_decoders_skip_fields_that_later_versions_append():

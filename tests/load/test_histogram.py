@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cmqd_bench.figures.histogram import BUCKETS, HIGHEST, SUB_BUCKETS, Histogram, bucket_of, highest_in
+from cmqd_load.histogram import BUCKETS, HIGHEST, SUB_BUCKETS, Histogram, bucket_of, highest_in
 
 values = st.integers(0, HIGHEST) | st.integers(0, 5_000)
 percents = st.sampled_from([0.0, 1.0, 25.0, 50.0, 90.0, 99.0, 99.9, 99.99, 100.0])
