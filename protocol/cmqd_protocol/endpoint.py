@@ -102,6 +102,10 @@ class Endpoint(Generic[EventT]):
         """Number of bytes missing from the incomplete frame, as far as the header tells; 0 between frames."""
         return self._reader.missing_bytes
 
+    def leaves_unfinished(self, data: bytes) -> bool:
+        """Return True if the connection is open and no frame ends in ``data``: to receive the bytes stores them."""
+        return self._state is State.OPEN and self._reader.leaves_unfinished(data)
+
     def is_within_frame(self, data: bytes, most: int) -> bool:
         """Return True if the connection is open and ``data`` belongs to a single frame of at most ``most`` bytes.
 

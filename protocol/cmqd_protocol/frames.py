@@ -155,6 +155,16 @@ class FrameReader:
             return False
         return len(data) <= HEADER_BYTES + int.from_bytes(data[:HEADER_BYTES], "big") <= most
 
+    def leaves_unfinished(self, data: bytes) -> bool:
+        """Return True if ``data`` begins or continues a frame, and ends before the end of the frame."""
+        missing = self.missing_bytes
+        if missing or self._data:
+            return len(data) < missing
+        if len(data) <= HEADER_BYTES:
+            return False
+        length = length_at(data)[0]
+        return len(data) - HEADER_BYTES < length <= self.limit
+
     def clear(self) -> None:
         """Free the stored bytes at the end of the stream."""
         self._data = b""

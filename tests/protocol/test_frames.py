@@ -235,6 +235,25 @@ def test_a_read_is_within_a_frame_up_to_the_last_byte_of_the_frame() -> None:
     assert not reader.is_within_frame(large[50_000:] + b"x", 2 * len(large))
 
 
+@pytest.mark.parametrize("size", [1_000, LARGE_FRAME_BYTES])
+def test_a_read_leaves_a_frame_unfinished_up_to_its_last_byte_but_one(size: int) -> None:
+    reader = FrameReader(LIMIT)
+    data = frame(bytes(size))
+    assert reader.leaves_unfinished(data[:5])
+    assert reader.leaves_unfinished(data[:-1])
+    assert not reader.leaves_unfinished(data)
+    assert not reader.leaves_unfinished(data[:4]), "the length is the first byte of a payload away"
+    assert not reader.leaves_unfinished(frame(b"") + b"x"), "a heartbeat, and more"
+    assert not FrameReader(size - 1).leaves_unfinished(data[:-1]), "a refused length"
+
+    assert reader.read(data[:3]) == []
+    assert not reader.leaves_unfinished(data[3:-1]), "the length is not known before"
+    assert reader.read(data[3:600]) == []
+    assert reader.leaves_unfinished(data[600:-1])
+    assert not reader.leaves_unfinished(data[600:])
+    assert not reader.leaves_unfinished(data[600:] + b"x")
+
+
 def test_a_reader_knows_that_it_is_empty() -> None:
     reader = FrameReader(100)
 

@@ -4,7 +4,8 @@ Input of a connection is taken up on arrival while the I/O batch has time left (
 Bytes of a frame of up to 80 KiB are taken up on arrival as well, without bytes of a second frame, if no connection
 takes turns. Other input is deferred: the connection keeps the bytes undecoded, is not read from (unless the input is
 only late, decision 0243), and takes turns here. Bytes wait undecoded because refusing a request costs as much as
-deciding it: a queue of decoded requests would have done the work already.
+deciding it: a queue of decoded requests would have done the work already. A large read in which no frame ends is stored
+on arrival without a turn, and the connection rests as after a turn (decision 0242).
 
 The rounds are nested: accounts take turns, and within an account its connections do, so that an account gains nothing
 from a larger number of connections. The rule is deficit round robin (M. Shreedhar and G. Varghese, "Efficient Fair
@@ -197,7 +198,7 @@ class RoundRobin:
     Invariant: an account is in the round if and only if connections of it are; a connection is in one account.
     """
 
-    __slots__ = ("_entries", "_entry_of", "_has_room", "_has_turn", "_take_turn", "round")
+    __slots__ = ("_entries", "_entry_of", "_has_turn", "_take_turn", "has_room", "round")
 
     def __init__(
         self,
@@ -213,7 +214,8 @@ class RoundRobin:
             take_turn: gives a connection its turn and returns the cost.
             has_turn: returns True if the connection wants a further turn.
         """
-        self._has_room = has_room
+        self.has_room = has_room
+        """Returns True if the log takes more input before its next commit."""
         self._take_turn = take_turn
         self._has_turn = has_turn
         self._entries: dict[str, AccountFlows] = {}
@@ -233,12 +235,12 @@ class RoundRobin:
     @property
     def can_serve(self) -> bool:
         """True if a turn is wanted and the log has room."""
-        return bool(self.round) and self._has_room()
+        return bool(self.round) and self.has_room()
 
     @property
     def is_free(self) -> bool:
         """True if no connection takes turns and the log has room: a new turn would come at once."""
-        return not self.round and self._has_room()
+        return not self.round and self.has_room()
 
     def add(self, flow: Flow) -> None:
         """Let a connection take turns; no effect if it does already."""

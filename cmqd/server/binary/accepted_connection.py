@@ -17,6 +17,7 @@ Rules:
   connection is not read from, because the end of the connection must not overtake its requests. Afterwards it rests
   until the I/O batch ends, or, after input without a single request (a flood of heartbeats or cancels), until the next
   step of the coarse time.
+- A large read in which no frame ends is stored on arrival, and the connection rests.
 - Small input that is only late is an exception: the connection is read from, takes its turn in the line ``late``, and
   does not rest. If the client closes its side meanwhile, the turn is taken at once.
 - An idle connection costs no task, no timer and no queue; containers are made on first use.
@@ -289,7 +290,12 @@ class AcceptedConnection(asyncio.Protocol):
         self._bytes_in += size
         has_time = shared.io_batch.take_input(size)
         if not has_time or (size > PIECE_BYTES and not self._is_lone_frame(data)) or self._deferred or self.is_held:
-            self._defer().add(data)
+            if has_time and self._is_stored_only(data):
+                self._wire.receive(data, shared.time_ms)
+                self._resting = True
+                shared.io_batch.rests.add(self)
+            else:
+                self._defer().add(data)
             self._plan_input()
             self._measure()
         else:
@@ -322,6 +328,19 @@ class AcceptedConnection(asyncio.Protocol):
             and self._slow is None
             and self._wire.is_within_frame(data, LONE_FRAME_BYTES)
             and self._shared.io_batch.turns.is_free
+        )
+
+    def _is_stored_only(self, data: bytes) -> bool:
+        """Return True if a large read is stored on arrival, without a turn, because no request ends in it. The
+        connection rests as after a turn.
+
+        Not while the log has no room: the bytes would wait in memory, and not at the client.
+        """
+        return (
+            not self._deferred
+            and not self.is_held
+            and self._shared.io_batch.turns.has_room()
+            and self._wire.leaves_unfinished(data)
         )
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -234,6 +234,33 @@ async def test_a_large_frame_is_read_on_without_a_rest_till_the_coarse_time(rig:
     assert client.transport.is_reading()
 
 
+async def test_a_read_without_the_end_of_a_frame_takes_no_turn_while_the_log_has_room(rig: ServerRig) -> None:
+    client, other = await with_queue(rig), await rig.client()
+    rig.log.hold()
+    request = send_frame(client, MIB - 300)
+
+    for start in range(0, 600_000, 200_000):
+        client.connection.data_received(request[start : start + 200_000])
+        assert not len(rig.server.turns)
+        assert not client.transport.is_reading(), "it rests"
+        await rig.turn()
+        assert client.transport.is_reading()
+    other.feed(*(wire.SendMessages(other.next_id(), "jobs", [bytes(960_000)]) for _ in range(5)))
+    await rig.turn()
+    assert rig.log.pending.bytes >= AHEAD_BYTES
+    client.connection.data_received(request[600_000:800_000])
+    assert not client.transport.is_reading()
+    await rig.turn()
+    assert not client.transport.is_reading(), "the client keeps the rest, and not the memory of the server"
+
+    rig.log.let_go()
+    await rig.turn()
+    client.connection.data_received(request[800_000:])
+    assert len(rig.server.turns) == 1
+    await client.settle()
+    assert [type(reply) for reply in client.replies.values()] == [wire.MessagesSent]
+
+
 def send_frame(client: RigClient, size: int) -> bytes:
     """Return the bytes of a send without handing them to the server."""
     client.machine.send(wire.SendMessages(client.next_id(), "jobs", [bytes(size)]))
