@@ -54,4 +54,6 @@ def every_name(name: str) -> bool:
 
 def folded(name: str) -> str:
     """Return the case-folded form of a name. Two names with the same form cannot coexist."""
-    return name.lower()
+    lower = name.lower()
+    # The same string where possible: each queue is in a table by its name and by this form.
+    return name if lower == name else lower

@@ -267,6 +267,7 @@ def _add_upkeep(assembly: Assembly, given: Surroundings) -> None:
         # Each part is true for a closed row: later records have a higher LSN.
         begin=lambda: broker.checkpoint(log.close_row, clock.now_ms()),
         is_behind=lambda: log.pending.bytes >= settings.busy_pending_bytes // 2,
+        timer=given.timer,
     )
     # By the clock itself: the time of the poll would begin an I/O batch.
     assembly.make(Reclaim, live_in=broker.live_in, now_ms=clock.now_ms)

@@ -50,12 +50,13 @@ class Open(Head, frozen=True, tag=1):
     settings: StorageSettings
 
 
-class CheckpointPart(Head, frozen=True, tag=3):
-    """A part of a checkpoint. Blob: the part."""
+class CheckpointParts(Head, frozen=True, tag=3):
+    """Parts of a checkpoint. Blob: the parts as frames of the file."""
 
     first: bool
+    """The parts begin with a ``CheckpointHeader``."""
     end_lsn: int
-    """LSN of the part if the part is a ``CheckpointEnd``, else 0."""
+    """LSN of the last part if that is a ``CheckpointEnd``, else 0."""
     size: int
 
 
@@ -320,7 +321,7 @@ class Commit(Head, frozen=True):
 
 AnyHead: TypeAlias = (
     Open
-    | CheckpointPart
+    | CheckpointParts
     | DropSegments
     | SealNow
     | DescribeActive

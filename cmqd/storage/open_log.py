@@ -106,6 +106,7 @@ class OpenLog:
             durable=self.durable,
             on_done=self._on_checkpoint_done,
             on_full=self._on_checkpoint_abandoned,
+            is_hurried=self._is_hurried,
             keep_elsewhere=None if replication is None else replication.keep_checkpoint,
         )
         self.freshness = Freshness(monotonic)

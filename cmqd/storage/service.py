@@ -175,7 +175,7 @@ class StorageService:
 
     def _on_control(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
-            case ipc.CheckpointPart(first, end_lsn, size):
+            case ipc.CheckpointParts(first, end_lsn, size):
                 # A copy: parts wait in memory until the disk has taken them, and a view would keep the whole frame.
                 self.log.checkpoints.write(first, end_lsn, data[offset : offset + size])
             case ipc.DropSegments():

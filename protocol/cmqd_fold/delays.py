@@ -7,15 +7,20 @@ the oldest messages in overflow forever, long past their time.
 
 from array import array
 from collections.abc import Iterable
+from typing import Final
 
 from pyroaring import BitMap64
 
+from cmqd_fold.first_use import MadeAtFirstUse
 from cmqd_fold.timers import Timers
 from cmqd_segment.checkpoint import QueueSlice
 from cmqd_segment.records import DelaysScheduled, Runs, pack_runs, unpack_runs
 
+EMPTY: Final = BitMap64().serialize()
+"""An empty set in a checkpoint."""
 
-class Delays:
+
+class Delays(MadeAtFirstUse):
     """The delayed messages of a queue: scheduled, or in overflow; see the module."""
 
     __slots__ = (
@@ -28,21 +33,33 @@ class Delays:
         "scheduled_count",
     )
 
+    # Made at first use: most queues have no delays.
+    scheduled: BitMap64
+    overflow: BitMap64
+    damaged: BitMap64
+    """Messages set aside as damaged that belong to ``overflow`` after a restart."""
+
+    makers = {  # noqa: RUF012 - the base declares the type
+        "scheduled": (1, lambda _: BitMap64()),
+        "overflow": (2, lambda _: BitMap64()),
+        "damaged": (4, lambda _: BitMap64()),
+    }
+
     def __init__(self, queue_id: int, buckets: Timers) -> None:
+        self.made = 0
         self._queue_id = queue_id
         self.buckets = buckets
-        self.scheduled = BitMap64()
         self.scheduled_count = 0
-        self.overflow = BitMap64()
         self.overflow_count = 0
-        self.damaged = BitMap64()
-        """Messages set aside as damaged that belong to ``overflow`` after a restart."""
 
     def load(self, part: QueueSlice) -> None:
         """Load the delays of a checkpoint."""
-        self.overflow = BitMap64.deserialize(part.overflow)
-        self.overflow_count = len(self.overflow)
-        self.scheduled = BitMap64.deserialize(part.delayed)
+        if part.overflow != EMPTY:
+            self.overflow |= BitMap64.deserialize(part.overflow)
+            self.overflow_count = len(self.overflow)
+        if part.delayed == EMPTY:
+            return
+        self.scheduled |= BitMap64.deserialize(part.delayed)
         self.scheduled_count = len(self.scheduled)
         for due_ms, packed in part.delays:
             # Buckets keep entries of activated messages until the entries come due. Checked against ``scheduled``,
@@ -111,10 +128,20 @@ class Delays:
         Counted anew, because a clear does not know how many of the messages were scheduled. Their entries in buckets
         turn stale.
         """
-        for positions in (self.scheduled, self.overflow, self.damaged):
-            positions.remove_range(0, floor)
-        self.scheduled_count = len(self.scheduled)
-        self.overflow_count = len(self.overflow)
+        if self.scheduled_count:
+            self.scheduled.remove_range(0, floor)
+            self.scheduled_count = len(self.scheduled)
+        if self.overflow_count:
+            self.overflow.remove_range(0, floor)
+            self.overflow_count = len(self.overflow)
+        if self.is_made("damaged"):
+            self.damaged.remove_range(0, floor)
+
+    def overflow_anew(self) -> bytes:
+        """Return the overflow for a checkpoint: a restart forgets which messages are damaged."""
+        if self.is_made("damaged"):
+            return (self.overflow | self.damaged).serialize()
+        return self.overflow.serialize() if self.overflow_count else EMPTY
 
     def still_scheduled(self, positions: Iterable[int]) -> Runs:
         """Return those of the positions that are still scheduled.

@@ -27,13 +27,14 @@ frequent records touch one large set each. The price is that the count of messag
 and a count that is wrong once stays wrong: every method changes a set and its count together.
 """
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from pyroaring import BitMap64
 
 from cmqd_fold.activations import Activations
-from cmqd_fold.delays import Delays
+from cmqd_fold.delays import EMPTY, Delays
+from cmqd_fold.first_use import MadeAtFirstUse
 from cmqd_fold.half_messages import HalfTable
 from cmqd_fold.leases import InFlight, Leases
 from cmqd_fold.receive_history import ReceiveHistory
@@ -79,22 +80,26 @@ NEVER_SERVED = -1
 SERVED_BEFORE = -2
 """Values of ``dead_letter_floor`` below 0: the queue never was a dead-letter queue; the queue was one before."""
 
+PACKED_BYTES: Final = 128
+"""Largest set that a quiet queue keeps packed."""
 
-class QueueIndex:
+
+class QueueIndex(MadeAtFirstUse):
     """The state of every position of a queue; see the module for states and invariants."""
 
     __slots__ = (
         "_activations",
+        "_damaged",
         "_damaged_in_flight",
         "_half",
         "_halves",
         "_moving",
+        "_packed_active",
+        "_packed_live",
         "_rewindable",
         "active",
         "active_count",
         "attributes",
-        "check_buckets",
-        "damaged",
         "dead_letter_floor",
         "delays",
         "floor",
@@ -111,8 +116,31 @@ class QueueIndex:
         "redrive",
         "settled",
         "steps",
+        "timers",
         "totals",
     )
+
+    # Made at first use: a queue without messages needs none of these, and they are most of its memory. What only few
+    # queues ever need is None before its first use, because hot paths ask for it.
+    live: BitMap64
+    """Positions of all messages that are not gone; rewindable messages count as gone."""
+    active: BitMap64
+    leases: Leases
+    settled: SettledLeases | None
+    """Leases that ended with a delete or a move; None without timers: a reader of the log is asked by no consumer."""
+    history: ReceiveHistory
+    """Receives of active messages that came back. Messages in flight have their count in the lease."""
+    steps: TimeSteps
+    """Send times by position, to about 100 ms: a time per message would take 8 bytes for each."""
+
+    makers = {  # noqa: RUF012 - the base declares the type
+        "live": (1, lambda index: _unpacked(index._packed_live)),
+        "active": (2, lambda index: _unpacked(index._packed_active)),
+        "leases": (4, lambda index: Leases(index.queue_id, index.timers.leases)),
+        "settled": (8, lambda index: None if index.timers is NO_TIMERS else SettledLeases()),
+        "history": (16, lambda _: ReceiveHistory()),
+        "steps": (32, lambda _: TimeSteps()),
+    }
 
     def __init__(
         self,
@@ -120,9 +148,10 @@ class QueueIndex:
         attributes: QueueAttributes,
         timers: QueueTimers = NO_TIMERS,
     ) -> None:
+        self.made = 0
         self.queue_id = queue_id
         self.attributes = attributes
-        self.check_buckets = timers.checks
+        self.timers = timers
         self.next_position = 0
         """The first position that was never used. It only grows: a reused position would get the state, history and
         segment of another message."""
@@ -133,16 +162,13 @@ class QueueIndex:
         self.last_enqueue_ms = 0
         """Time of the newest message. No later message gets an earlier time, because retention moves a floor, and a
         floor needs times in the order of positions. Only ``apply_step`` lowers it, with all times of the queue."""
-        self.live: BitMap64 = BitMap64()
-        """Positions of all messages that are not gone; rewindable messages count as gone."""
+        self._packed_live = self._packed_active = EMPTY
+        """Content of ``live`` and ``active`` while they are not made: a set of one position takes 430 bytes, packed
+        63."""
         self.live_count = 0
-        self.active: BitMap64 = BitMap64()
         self.active_count = 0
         self.delays = Delays(queue_id, timers.delays)
-        self.leases = Leases(queue_id, timers.leases)
-        self.settled: SettledLeases | None = None
-        """Leases that ended with a delete or a move; a broker sets it. A reader of the log is asked by no consumer."""
-        # Made at first use: most queues need none of these sets, and a set costs a quarter of a kilobyte or more.
+        # Most queues need none of these sets, and a set costs a quarter of a kilobyte or more.
         self._half: BitMap64 | None = None
         self.half_count = 0
         self._moving: BitMap64 | None = None
@@ -150,13 +176,8 @@ class QueueIndex:
         self._rewindable: BitMap64 | None = None
         self._halves: HalfTable | None = None
         self._activations: Activations | None = None
-        self.damaged = BitMap64()
-        """Live messages with an unreadable body; no consumer gets them before a restart."""
+        self._damaged: BitMap64 | None = None
         self._damaged_in_flight: BitMap64 | None = None
-        self.history = ReceiveHistory()
-        """Receives of active messages that came back. Messages in flight have their count in the lease."""
-        self.steps = TimeSteps()
-        """Send times by position, to about 100 ms: a time per message would take 8 bytes for each."""
         self.dead_letter_floor = NEVER_SERVED
         """The queue takes dead letters once no live position is below this floor; below 0 = see ``NEVER_SERVED``."""
         self.redrive: Redrive | None = None
@@ -205,6 +226,13 @@ class QueueIndex:
         return len(self._rewindable) if self._rewindable is not None else 0
 
     @property
+    def damaged(self) -> BitMap64:
+        """Live messages with an unreadable body; no consumer gets them before a restart."""
+        if self._damaged is None:
+            self._damaged = BitMap64()
+        return self._damaged
+
+    @property
     def halves(self) -> HalfTable:
         """Ids, decisions and checks of half messages."""
         if self._halves is None:
@@ -241,8 +269,12 @@ class QueueIndex:
             - self.delays.overflow_count
             - self.half_count
             - self.moving_count
-            - len(self.damaged)
+            - self._aside_count
         )
+
+    @property
+    def _aside_count(self) -> int:
+        return 0 if self._damaged is None else len(self._damaged)
 
     @property
     def damaged_in_flight(self) -> BitMap64:
@@ -256,7 +288,7 @@ class QueueIndex:
     @property
     def damaged_count(self) -> int:
         """Number of damaged messages, as operators see it: in flight or not."""
-        return len(self.damaged) + self._damaged_leases
+        return self._aside_count + self._damaged_leases
 
     @property
     def readable_in_flight_count(self) -> int:
@@ -270,7 +302,7 @@ class QueueIndex:
     @property
     def held_count(self) -> int:
         """Messages in flight, delayed, half or moving: neither receivable nor damaged."""
-        return self.live_count - self.active_count - len(self.damaged)
+        return self.live_count - self.active_count - self._aside_count
 
     @property
     def held_dead_letters(self) -> bool:
@@ -310,6 +342,10 @@ class QueueIndex:
                 oldest = min(oldest, next(iter(positions)))
         return oldest
 
+    def live_to_read(self) -> BitMap64:
+        """Return ``live``, for a figure or a search over many queues: a quiet queue stays packed. Not to be changed."""
+        return self.live if self.is_made("live") else _unpacked(self._packed_live)
+
     def oldest_unconsumed(self) -> int | None:
         """Return the lowest position that consumers can receive or have in flight; None = no such message.
 
@@ -317,12 +353,13 @@ class QueueIndex:
         """
         if not self.live_count:
             return None
-        first = self.live.min()
+        live = self.live_to_read()
+        first = live.min()
         delays = self.delays
         # The usual queue has no hidden message; its counts are cheaper than a look into four sets.
-        if not (self.half_count or delays.scheduled_count or delays.overflow_count or self.damaged):
+        if not (self.half_count or delays.scheduled_count or delays.overflow_count or self._damaged):
             return first
-        sets = (self._half, delays.scheduled, delays.overflow, self.damaged)
+        sets = (self._half, delays.scheduled, delays.overflow, self._damaged)
         hidden = [positions for positions in sets if positions]
         if not any(first in positions for positions in hidden):
             return first
@@ -330,7 +367,7 @@ class QueueIndex:
         together = hidden[0].copy()
         for positions in hidden[1:]:
             together |= positions
-        return next(iter(self.live - together), None)
+        return next(iter(live - together), None)
 
     def first_active(self) -> int:
         """Return the lowest active position; the queue must have an active message."""
@@ -368,13 +405,16 @@ class QueueIndex:
         self.next_position = part.next_position
         self.floor = part.floor
         self.last_enqueue_ms = part.last_enqueue_ms
-        self.live = BitMap64.deserialize(part.live)
-        self.live_count = len(self.live)
-        self.active = BitMap64.deserialize(part.active)
         # Counts are not part of a slice. Taken from the sets, they cannot disagree with them.
-        self.active_count = len(self.active)
+        self._packed_live, self._packed_active = part.live, part.active
+        if part.live != EMPTY:
+            self.live_count = self.active_count = len(self.live)
+            if part.active != part.live:
+                self.active_count = len(self.active)
+            self._pack()
         self.delays.load(part)
-        self.steps.load(part.step_positions, part.step_starts, part.step_ends)
+        if part.step_positions:
+            self.steps.load(part.step_positions, part.step_starts, part.step_ends)
         if part.rewindable:
             self.rewindable = BitMap64.deserialize(part.rewindable)
         if part.half:
@@ -388,8 +428,8 @@ class QueueIndex:
         if part.totals is not None:
             # A copy, because records count in place, and the part may be loaded again (the memory log keeps it).
             self.totals = msgspec.structs.replace(part.totals)
-        if self.settled is not None:
-            self.settled.load(part.settled_since_ms, part.settled)
+        if part.settled and (settled := self.settled) is not None:
+            settled.load(part.settled_since_ms, part.settled)
 
     def apply(self, record: AnyRecord) -> None:
         """Apply a record of this queue. Records without positions (creation, deletion) change nothing."""
@@ -520,8 +560,8 @@ class QueueIndex:
         for position in range(first, stop):
             at_ms = due_ms if isinstance(due_ms, int) else due_ms[position - first] if due_ms else 0
             # An entry for every message and not for the batch: its messages are decided, and checked again, one by one.
-            self.check_buckets.bucket(at_ms, self.queue_id).append(position)
-        self.check_buckets.size += stop - first
+            self.timers.checks.bucket(at_ms, self.queue_id).append(position)
+        self.timers.checks.size += stop - first
 
     def _apply_delays(self, positions: range, visible_ms: list[int], enqueue_ms: int) -> None:
         delays, max_delayed = self.delays, self.attributes.max_delayed
@@ -696,8 +736,8 @@ class QueueIndex:
         for position, next_ms in zip(unpack_runs(record.positions), record.next_check_ms, strict=True):
             self.halves.note_check(position, record.checked_ms, next_ms)
             if next_ms:
-                self.check_buckets.bucket(next_ms, self.queue_id).append(position)
-                self.check_buckets.size += 1
+                self.timers.checks.bucket(next_ms, self.queue_id).append(position)
+                self.timers.checks.size += 1
 
     def apply_undecided(self, record: TransactionsUndecided) -> None:
         """Note that a producer answered a check without a decision."""
@@ -757,9 +797,11 @@ class QueueIndex:
         """Lower the times that lie too far in the future, after broker time stepped back to ``now_ms``."""
         self.last_enqueue_ms = min(self.last_enqueue_ms, now_ms)
         # With later times left in place, messages of before the step would outlive their retention by the whole step.
-        self.steps.no_later_than(now_ms)
-        self.leases.no_later_than(now_ms + longest_lease_ms)
-        if self.settled is not None:
+        if self.is_made("steps"):
+            self.steps.no_later_than(now_ms)
+        if self.is_made("leases"):
+            self.leases.no_later_than(now_ms + longest_lease_ms)
+        if self.is_made("settled") and self.settled is not None:
             self.settled.no_later_than(now_ms)
 
     def apply_cut(self, record: QueueCleared | MessagesExpired) -> None:
@@ -776,20 +818,15 @@ class QueueIndex:
         # An expiry may be recorded after a clear with a higher floor. The floor must not sink, or leases of cleared
         # messages would count as live again.
         floor = max(floor, self.floor)
-        for positions in (
-            self.live,
-            self.active,
-            self._half,
-            self._moving,
-            self._rewindable,
-            self.damaged,
-            self._damaged_in_flight,
-        ):
+        if self.live_count:
+            self.live.remove_range(0, floor)
+            self.active.remove_range(0, floor)
+            # Sizes anew: the range may have held any mix of states, and a count of each is no cheaper than a size.
+            self.live_count = len(self.live)
+            self.active_count = len(self.active)
+        for positions in (self._half, self._moving, self._rewindable, self._damaged, self._damaged_in_flight):
             if positions is not None:
                 positions.remove_range(0, floor)
-        # Sizes anew: the range may have held any mix of states, and a count of each is no cheaper than a size.
-        self.live_count = len(self.live)
-        self.active_count = len(self.active)
         # Entries in the buckets of delays and checks turn stale: they are found by time, and the time of each message
         # below the floor is not known here.
         self.delays.drop_below(floor)
@@ -797,13 +834,15 @@ class QueueIndex:
         self.moving_count = len(self._moving) if self._moving is not None else 0
         # Leases stay until their deadline. They are found by number and not by position, and a search through all of
         # them would make a clear as slow as the queue is busy.
-        self.history.drop_below(floor)
+        if self.is_made("history"):
+            self.history.drop_below(floor)
         self.forget_below(floor)
-        self.steps.drop_below(floor)
-        # After the sets are cut, because the question is whether anything is left.
-        if not self.remembers_times:
-            # An empty queue starts with the finest grain again; merged steps would make its next expiry coarse.
-            self.steps.clear()
+        if self.is_made("steps"):
+            self.steps.drop_below(floor)
+            # After the sets are cut, because the question is whether anything is left.
+            if not self.remembers_times:
+                # An empty queue starts with the finest grain again; merged steps would make its next expiry coarse.
+                self.steps.clear()
         self.floor = floor
         self.head = max(self.head, floor)
 
@@ -908,15 +947,47 @@ class QueueIndex:
         """Return up to ``max_count`` live positions from ``start`` on, ascending."""
         return positions_from(self.live, start, max_count)
 
-    def active_anew(self) -> BitMap64:
-        """Return the active positions after a restart: damage may have been repaired, and moves were not made."""
+    def active_anew(self) -> bytes:
+        """Return the active positions after a restart for a checkpoint: damage may have been repaired, and moves were
+        not made.
+        """
         # A checkpoint must not keep what a restart forgets, or a repaired log would leave its messages out of reach.
+        if not self._damaged and not self.moving_count:
+            return self.active.serialize() if self.is_made("active") else self._packed_active
         active = self.active
-        if self.damaged:
-            active = active | (self.damaged - self.delays.damaged)
-        if self.moving_count:
-            active = active | self.moving
-        return active
+        if self._damaged:
+            active = active | (self._damaged - self.delays.damaged)
+        return (active | self.moving).serialize()
+
+    def packed_live(self) -> bytes:
+        """Return the live positions for a checkpoint."""
+        return self.live.serialize() if self.is_made("live") else self._packed_live
+
+    def _pack(self) -> None:
+        """Keep ``live`` and ``active`` packed until their next use, unless they are large."""
+        for name, packed_name in (("live", "_packed_live"), ("active", "_packed_active")):
+            if self.is_made(name):
+                packed = getattr(self, name).serialize()
+                if len(packed) <= PACKED_BYTES:
+                    setattr(self, packed_name, packed)
+                    self.unmake(name)
+
+    def rest(self) -> None:
+        """Let go of the parts that hold little or nothing, until their next use. To be called between operations."""
+        # Not at the delete of the last message: a queue with a message at a time would make its sets anew for each.
+        if not self.made:
+            return
+        self._pack()
+        if self.is_made("leases") and not self.leases.by_number:
+            self.unmake("leases")
+        if self.is_made("history") and not self.history.chunks:
+            self.unmake("history")
+        if self.is_made("steps") and not len(self.steps):
+            self.unmake("steps")
+
+
+def _unpacked(packed: bytes) -> BitMap64:
+    return BitMap64() if packed == EMPTY else BitMap64.deserialize(packed)
 
 
 def positions_from(positions: BitMap64, start: int, max_count: int) -> list[int]:

@@ -129,9 +129,12 @@ class SettledLeases:
 
     def packed(self) -> list[bytes]:
         """Return the sets for a checkpoint: deleted, moved, and both of the generation before; empty = none."""
+        deleted = self._deleted
         if self._start >= 0:
-            self._end_run()
-        sets = [self._deleted, self._moved, *self._before]
+            # Not put into the set of this table: a quiet queue keeps its run, which is smaller.
+            deleted = BitMap64() if deleted is None else deleted.copy()
+            deleted.add_range(self._start, self._stop)
+        sets = [deleted, self._moved, *self._before]
         return [b"" if one is None else one.serialize() for one in sets] if any(sets) else []
 
     def load(self, since_ms: int, packed: list[bytes]) -> None:
@@ -144,6 +147,10 @@ class SettledLeases:
             self._deleted, self._moved = deleted, moved
             self._before = (deleted_before, moved_before) if deleted_before or moved_before else _NONE
             self._end = _end(self._before, (deleted, moved))
+            # A run again, as before the checkpoint: most queues have no other numbers.
+            if deleted and deleted.max() - deleted.min() + 1 == len(deleted):
+                self._start, self._stop = deleted.min(), deleted.max() + 1
+                self._deleted = None
 
 
 def _end(before: tuple[BitMap64 | None, BitMap64 | None], current: tuple[BitMap64 | None, BitMap64 | None]) -> int:

@@ -69,6 +69,23 @@ def read_payloads(path: Path) -> Iterator[bytes]:
             yield payload
 
 
+def read_ends(path: Path) -> tuple[CheckpointHeader, CheckpointEnd]:
+    """Read the whole file, and return its first and last part; only these are decoded. Raises as
+    ``verify_checkpoint``.
+    """
+    parts = 0
+    first = last = b""
+    for payload in read_payloads(path):
+        first = first or payload
+        last = payload
+        parts += 1
+    try:
+        header, end = (decode_part(payload) if payload else None for payload in (first, last))
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"{path.name} holds a part that cannot be read: {error}") from error
+    return _checked_ends(path, header, end, parts)
+
+
 def verify_checkpoint(path: Path) -> tuple[CheckpointHeader, CheckpointEnd]:
     """Read the whole file and return its first and last part. Raises CheckpointError, NewerFormatError, OSError."""
     header: AnyPart | None = None
@@ -83,10 +100,16 @@ def verify_checkpoint(path: Path) -> tuple[CheckpointHeader, CheckpointEnd]:
             parts += 1
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"{path.name} holds a part that cannot be read: {error}") from error
+    return _checked_ends(path, header, part, parts)
+
+
+def _checked_ends(
+    path: Path, header: AnyPart | None, end: AnyPart | None, parts: int
+) -> tuple[CheckpointHeader, CheckpointEnd]:
     if not isinstance(header, CheckpointHeader):
         raise CheckpointError(f"{path.name} has no header")
-    if not isinstance(part, CheckpointEnd):
+    if not isinstance(end, CheckpointEnd):
         raise CheckpointError(f"{path.name} has no end: it was not finished")
-    if part.parts != parts - 1:
-        raise CheckpointError(f"{path.name} has {parts - 1} parts before its end, which counts {part.parts}")
-    return header, part
+    if end.parts != parts - 1:
+        raise CheckpointError(f"{path.name} has {parts - 1} parts before its end, which counts {end.parts}")
+    return header, end

@@ -60,6 +60,7 @@ class Options(Durable):
     endpoints: int = option(whole(2, 500), "URLs, one subscription each", 20)
     spread: float = option(decimal(1, 3000), "seconds over which messages become due", 60.0)
     saturate: bool = switch("two more processes keep the server's loop busy with batches")
+    queues: int = option(whole(0, 1_000_000), "queues without messages", 100_000)
     idle: int = option(whole(0, 100_000), "HTTP connections that stay idle", 10_000)
     flood: float = option(
         decimal(0, 3600), "seconds of a flood by strangers, with the gateway's memory each second", 40.0
@@ -80,6 +81,8 @@ class Options(Durable):
                 return 10.0 + self.spread + self.messages / 40_000
             case "backlog":
                 return 30.0 + self.messages / 60_000
+            case "queues":
+                return 60.0 + self.queues / 1_000 + 20 * self.seconds
             case "push":
                 return 2 * (self.warm_up + self.seconds) + 2.0
             case "gateway":
@@ -123,6 +126,12 @@ SCENARIOS: Mapping[str, Scenario] = {
         "one message at a time at a fixed rate, from its intended time to its receipt",
         ("rate", "connections", "seconds", "warm_up"),
         {"batch": 1},
+    ),
+    "queues": Scenario(
+        "one message at a time at a fixed rate beside N quiet queues: checkpoints, memory, starts",
+        ("queues", "rate", "connections", "seconds", "warm_up"),
+        # The seconds of a window without a checkpoint.
+        {"connections": 4, "seconds": 3.0, "batch": 1},
     ),
     "idle": Scenario(
         "connections that all wait in a long poll, woken at random",

@@ -21,7 +21,6 @@ from cmqd.core.facts.queue_subscribers import QueueSubscribers
 from cmqd.core.limits import Limits
 from cmqd.core.names import folded
 from cmqd_fold.queue_index import QueueIndex
-from cmqd_fold.settled_leases import SettledLeases
 from cmqd_fold.timers import QueueTimers
 from cmqd_segment.records import (
     MessagesExpired,
@@ -41,6 +40,8 @@ DELAY_BUCKET_MS = 20
 """Largest lateness of a delayed message when it becomes active; spec: within 100 ms, page-in and commit included."""
 CHECK_BUCKET_MS = 100
 """Largest lateness of the check of a half message; intervals are a second and longer."""
+SHARED_ATTRIBUTES = 1000
+"""Different attributes of queues that are looked up to be shared. A set of attributes takes 160 bytes."""
 
 
 class QueueTable:
@@ -65,6 +66,8 @@ class QueueTable:
         self.checks = DeadlineBuckets(CHECK_BUCKET_MS)
         """Positions of half messages by the time of the next check."""
         self._timers = QueueTimers(self.leases, self.delays, self.checks)
+        self._attributes: dict[QueueAttributes, QueueAttributes] = {}
+        """Attributes of the last queues, each once in memory."""
         self.due_checks: dict[int, BitMap64] = {}
         """By queue id: half messages with a due check that is not sent yet. They have left their buckets."""
         self.subscribers: dict[tuple[str, str], QueueSubscribers] = {}
@@ -87,7 +90,7 @@ class QueueTable:
         if queue is None:
             return 0
         index = queue.index
-        wanted = index.live.range_cardinality(first, stop)
+        wanted = index.live_to_read().range_cardinality(first, stop) if index.live_count else 0
         return wanted + (index.rewindable.range_cardinality(first, stop) if index.rewindable_count else 0)
 
     def bind(self, queue: Queue, target: Queue | None) -> None:
@@ -100,9 +103,13 @@ class QueueTable:
 
     def new_index(self, queue_id: int, attributes: QueueAttributes) -> QueueIndex:
         """Make the index of a queue without messages."""
-        index = QueueIndex(queue_id, attributes, self._timers)
-        index.settled = SettledLeases()
-        return index
+        # Most queues have the attributes of other queues.
+        shared = self._attributes.get(attributes)
+        if shared is None:
+            if len(self._attributes) >= SHARED_ATTRIBUTES:
+                self._attributes.clear()
+            shared = self._attributes[attributes] = attributes
+        return QueueIndex(queue_id, shared, self._timers)
 
     def add(self, queue: Queue) -> None:
         """Enter a queue under its id and name."""

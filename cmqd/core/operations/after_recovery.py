@@ -23,7 +23,7 @@ class Start:
         self._facts.audit_trail.sort()
         for queue in queues.by_id.values():
             if queue.index.live_count:
-                self._runtime[queue.queue_id].window.cold = True
+                self._runtime.cold.add(queue.queue_id)
             agenda.plan_expiry(queue)
             agenda.want_overflow(queue)
             agenda.plan_auto_delete(queue, 0)
@@ -49,7 +49,7 @@ class Start:
     def _take_up(self, queue: Queue) -> None:
         index = queue.index
         attributes = index.attributes
-        if attributes.dead_letter_max_receives:
+        if attributes.dead_letter_max_receives and index.live_count:
             overdue = index.history.at_least(attributes.dead_letter_max_receives) & index.live
             if overdue:
                 self._runtime[queue.queue_id].overdue = overdue
@@ -64,6 +64,7 @@ class Start:
         target, index = queue.dead_letters, queue.index
         if target is None or not target.index.takes_dead_letters:
             return
-        overdue = self._runtime[queue.queue_id].overdue
+        runtime = self._runtime.get(queue.queue_id)
+        overdue = None if runtime is None else runtime.overdue
         if overdue and target.index.live_count < target.index.attributes.max_backlog:
             index.start_moving(overdue & index.active)

@@ -24,6 +24,7 @@ from pyroaring import BitMap64
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
+from cmqd_fold.delays import EMPTY
 from cmqd_fold.half_messages import Checked
 from cmqd_segment.checkpoint import (
     AnyPart,
@@ -41,6 +42,8 @@ from cmqd_segment.checkpoint import (
     TopicSlice,
 )
 
+NO_STEPS = (b"", b"", b"")
+"""Columns of the time index of a queue that remembers no message."""
 LEASES_A_PART = 2000
 CHUNKS_A_PART = 64
 SESSIONS_A_PART = 64
@@ -147,11 +150,17 @@ class Checkpoint:
     def _queue_parts(self, queue: Queue, lsn: int) -> Iterator[AnyPart]:
         """Yield the parts of a queue, all as of the moment when the first part is made."""
         index = queue.index
+        # No operation is under way between two parts, so no operation holds what the index lets go of.
+        index.rest()
         # Copies of references: leases are frozen, so parts that are made later still show this moment. Leases below the
         # floor are left out: their messages are gone, the table keeps them only until their deadline, and replay passes
         # over a record of a lease that it does not know.
-        leases = [item for item in index.leases.by_number.items() if item[1].position >= index.floor]
-        history = index.history.entries()
+        leases = (
+            [item for item in index.leases.by_number.items() if item[1].position >= index.floor]
+            if index.is_made("leases")
+            else []
+        )
+        history = index.history.entries() if index.is_made("history") else []
         halves = self._halves(queue) if index.has_halves else ()
         # All parts are prepared before the first is yielded. Behind a ``yield`` other operations may have run, and a
         # part made from the present state would show another moment than the slice.
@@ -188,7 +197,8 @@ class Checkpoint:
         timers = self._queues.delays
         delays = timers.near.of_queue(queue.queue_id) if index.delays.scheduled_count else []
         far_delays = timers.far_of_queue(queue.queue_id) if index.delays.scheduled_count else []
-        step_positions, step_starts, step_ends = index.steps.packed()
+        step_positions, step_starts, step_ends = index.steps.packed() if index.is_made("steps") else NO_STEPS
+        settled = index.settled if index.is_made("settled") else None
         return QueueSlice(
             lsn=lsn,
             queue_id=queue.queue_id,
@@ -200,12 +210,12 @@ class Checkpoint:
             next_position=index.next_position,
             floor=index.floor,
             last_enqueue_ms=index.last_enqueue_ms,
-            live=index.live.serialize(),
+            live=index.packed_live(),
             # Damaged messages are written as active or overflow again: the operator may repair the log before the next
             # start, and a message that is still damaged is found by the next read.
-            active=index.active_anew().serialize(),
-            overflow=(index.delays.overflow | index.delays.damaged).serialize(),
-            delayed=index.delays.scheduled.serialize(),
+            active=index.active_anew(),
+            overflow=index.delays.overflow_anew(),
+            delayed=index.delays.scheduled.serialize() if index.delays.scheduled_count else EMPTY,
             delays=[(due_ms, positions.tobytes()) for due_ms, positions in delays],
             step_positions=step_positions,
             step_starts=step_starts,
@@ -220,8 +230,8 @@ class Checkpoint:
             far_delays=[pairs.tobytes() for pairs in far_delays],
             # A copy for the same reason as the redrive's.
             totals=msgspec.structs.replace(index.totals),
-            settled_since_ms=index.settled.since_ms if index.settled is not None else 0,
-            settled=index.settled.packed() if index.settled is not None else [],
+            settled_since_ms=settled.since_ms if settled is not None else 0,
+            settled=settled.packed() if settled is not None else [],
         )
 
     def _topic_parts(self, topic: Topic, last_lsn: Callable[[], int]) -> Iterator[AnyPart]:

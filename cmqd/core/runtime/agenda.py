@@ -165,7 +165,8 @@ class Agenda:
 
     def plan_expiry(self, queue: Queue) -> None:
         """Plan the expiry of the first messages of a queue."""
-        first_end_ms = queue.index.steps.first_end_ms()
+        index = queue.index
+        first_end_ms = index.steps.first_end_ms() if index.is_made("steps") else None
         if first_end_ms is None:
             self.expiries.discard(queue.queue_id)
         else:

@@ -1,8 +1,5 @@
 """Runtime of a queue beside its facts: bodies in memory, waiting receives, work under way."""
 
-from collections import defaultdict
-from typing import TypeAlias
-
 import msgspec
 from pyroaring import BitMap64
 
@@ -81,5 +78,17 @@ class QueueRuntime:
         self._unmovable = positions
 
 
-QueueRuntimes: TypeAlias = defaultdict[int, QueueRuntime]
-"""By queue id. A queue that is not used since the start has no entry and takes no memory."""
+class QueueRuntimes(dict[int, QueueRuntime]):
+    """By queue id. A queue that is not used since the start has no entry, which is made by its first look-up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cold: set[int] = set()
+        """Queues without an entry that have messages from before the start: their bodies are in the log alone."""
+
+    def __missing__(self, queue_id: int) -> QueueRuntime:
+        runtime = self[queue_id] = QueueRuntime()
+        if queue_id in self.cold:
+            self.cold.discard(queue_id)
+            runtime.window.cold = True
+        return runtime

@@ -1,7 +1,5 @@
 """The runtime of a broker: all state that a restart forgets."""
 
-from collections import defaultdict
-
 from pyroaring import BitMap64
 
 from cmqd.core.facts.facts import Facts
@@ -12,7 +10,7 @@ from cmqd.core.runtime.lookups import Lookups
 from cmqd.core.runtime.pages import Pages
 from cmqd.core.runtime.pending import PendingCommits, PendingDeadLetters, PendingDecisions, PendingRejections
 from cmqd.core.runtime.push_slots import PushSlots
-from cmqd.core.runtime.queue import QueueRuntime, QueueRuntimes
+from cmqd.core.runtime.queue import QueueRuntimes
 from cmqd.core.runtime.retry_bound import RetryBound
 from cmqd.core.runtime.topic import TopicRuntime
 from cmqd.core.runtime.topic_bodies import TopicBodies
@@ -40,7 +38,7 @@ class Runtime:
 
     def __init__(self, facts: Facts) -> None:
         limits = facts.limits
-        self.queues: QueueRuntimes = defaultdict(QueueRuntime)
+        self.queues = QueueRuntimes()
         self.topics: dict[int, TopicRuntime] = {}
         """By topic id."""
         self.agenda = Agenda(limits, facts.queues)

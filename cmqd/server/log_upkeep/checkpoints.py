@@ -5,8 +5,8 @@ The core knows only the index and the storage only the files; this module joins 
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
 
 from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogFailed
@@ -15,9 +15,12 @@ from cmqd.server.loop.clock import BrokerClock
 from cmqd.server.part import part
 from cmqd_segment.checkpoint import AnyPart
 
-SLICE_S = 0.002
+SLICE_S: Final = 0.001
+PAUSE_S: Final = 0.002
+"""Pause after a slice. A send needs several turns of the loop until its answer leaves, and each could meet a slice. Two
+thirds of the time are left to clients, and as much of a core to the storage process and to the programs beside."""
 
-BUSY_PAUSE_S = 0.005
+BUSY_PAUSE_S: Final = 0.005
 """Pause between two parts of a checkpoint while the storage is behind. A checkpoint must not push sends into refusal,
 and must end all the same: otherwise a broker under constant load would never reclaim a segment."""
 
@@ -52,6 +55,9 @@ class Checkpoints:
     """Returns the parts of a checkpoint; a part is true at the moment of its creation."""
     is_behind: Callable[[], bool]
     """Returns True while the storage has more to write than it should."""
+    timer: Callable[[], float]
+    """Returns the seconds of a clock that never goes back, to measure slices by."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def __post_init__(self) -> None:
         self._writing: asyncio.Task[None] | None = None
@@ -99,15 +105,16 @@ class Checkpoints:
             self.want()
 
     async def _write(self) -> None:
-        stop_at = time.perf_counter() + SLICE_S
+        stop_at = self.timer() + SLICE_S
         for checkpoint_part in self.begin():
             self.log.write_checkpoint(checkpoint_part)
             if self.is_behind():
-                await asyncio.sleep(BUSY_PAUSE_S)
-            elif time.perf_counter() < stop_at:
+                await self.sleep(BUSY_PAUSE_S)
+            elif self.timer() < stop_at:
                 continue
             else:
-                await asyncio.sleep(0)
+                # The last checkpoint holds up the stop of the broker alone.
+                await self.sleep(0 if self._is_final else PAUSE_S)
             if self._is_stopped:
                 return
-            stop_at = time.perf_counter() + SLICE_S
+            stop_at = self.timer() + SLICE_S

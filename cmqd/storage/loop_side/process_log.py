@@ -36,13 +36,13 @@ from cmqd.log.values import (
     Takeover,
 )
 from cmqd.storage import ipc, storage_errors
+from cmqd.storage.loop_side.checkpoint_chunks import CheckpointChunks
 from cmqd.storage.loop_side.group_commit import GroupCommit
 from cmqd.storage.loop_side.recovered_rows import RecoveredRows
 from cmqd.storage.redundancy.proof_clock import proof_clock_s
 from cmqd.storage.source_names import SourceNames
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.checkpoint_file import encode_part
 from cmqd_segment.records import Runs, StoredMessage
 from cmqd_segment.rows import Run, Source, stored_messages
 
@@ -102,8 +102,7 @@ class StorageProcessLog:
         self.on_folder_in_use: Callable[[str, int], None] = ignore
         """Called with a text that names the holder, and the time in ms for which ``open`` waits at most."""
         self._settings = settings
-        self.pages_asked = 0
-        self.pages_answered = 0
+        self.pages_asked = self.pages_answered = 0
         self.droppable_lsn = 0
         self._log_id = ""
         self._names = SourceNames()
@@ -114,6 +113,7 @@ class StorageProcessLog:
         self.flush = self._commits.flush
         self.close_row = self._commits.close_row
         self.prove = self._commits.prove
+        self._checkpoint = CheckpointChunks()
         self._segments: dict[int, SegmentReport] = {}
         """Closed segments by number, ascending, without segments that are being dropped."""
         self._closing = False
@@ -257,15 +257,14 @@ class StorageProcessLog:
     def write_checkpoint(self, part: AnyPart) -> None:
         """See ``Log``."""
         control = self._channel(self._control)
-        end_lsn = part.lsn if isinstance(part, CheckpointEnd) else 0
         if isinstance(part, CheckpointHeader):
             # The core does not know the identity of the log. The next start refuses a checkpoint of another log.
             part = structs.replace(part, log_id=self._log_id)
         # In front of the end: the manifest that lists the checkpoint must have the names that the checkpoint lacks.
-        if end_lsn and (deleted := self._names.of_deleted()):
+        if isinstance(part, CheckpointEnd) and (deleted := self._names.of_deleted()):
             control.send(ipc.DeletedNames(deleted))
-        payload = encode_part(part)
-        control.send(ipc.CheckpointPart(isinstance(part, CheckpointHeader), end_lsn, len(payload)), payload)
+        if (chunk := self._checkpoint.take(part)) is not None:
+            control.send(*chunk)
 
     def closed_segments(self) -> list[SegmentReport]:
         """See ``Log``."""

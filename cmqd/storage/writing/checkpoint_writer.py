@@ -2,23 +2,39 @@
 
 A checkpoint counts only once its last LSN is durable and the file was read back. Before that LSN is durable, the slices
 may state facts that a crash takes back; and the older checkpoint is deleted only after the new file proved readable.
+
+The fsync of a commit waits for all work that the disk has in hand (decision 0163). The file is therefore written and
+synced in small steps, each followed by a pause, and a superseded file gives its blocks back in steps. The file counts
+only by its entry in the manifest, so a step that a crash loses harms nothing.
 """
 
 import asyncio
+import contextlib
 import errno
 import hashlib
+import io
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.catalog import Catalog
+from cmqd.storage.folder.freed_blocks import remove
 from cmqd.storage.standard_error import complain
-from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, frame, verify_checkpoint
+from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, read_ends
 from cmqd_segment.manifest import CheckpointEntry, SourceName, checkpoint_file, sync_folder
 
 TEMPORARY = "unfinished.tmp"
-BUFFER_BYTES = 1 << 20
+STEP_BYTES: Final = 128 * 1024
+"""Bytes between two syncs: as many as commits do not notice, as in ``wal_filling``."""
+PAUSE_SECONDS: Final = 0.001
+"""Pause after a step."""
+HURRIED_BYTES: Final = 2 * 1024 * 1024
+"""Waiting bytes from which on steps are large and without pauses. The loop process makes a checkpoint with pauses, so
+so much waits only if the broker stops, or if the disk is too slow for small steps."""
+HURRIED_STEP_BYTES: Final = 1024 * 1024
 
 
 class Checkpoints:
@@ -32,28 +48,38 @@ class Checkpoints:
         durable: DurableLsn,
         on_done: Callable[[int], None],
         on_full: Callable[[], object],
+        is_hurried: Callable[[], bool],
         keep_elsewhere: Callable[[int, Path], Awaitable[None]] | None = None,
     ) -> None:
-        """Take the parts. ``keep_elsewhere`` stores a finished file in the engine, and reads it back."""
+        """Take the parts.
+
+        ``is_hurried`` returns whether a superseded file gives its blocks back at once; called in any thread.
+        ``keep_elsewhere`` stores a finished file in the engine, and reads it back.
+        """
         self._catalog = catalog
         self._kept = kept
         self._durable = durable
         self._on_done = on_done
         self._on_full = on_full
+        self._is_hurried = is_hurried
         self._keep_elsewhere = keep_elsewhere
         self._parts: asyncio.Queue[tuple[bool, int, bytes, Sequence[SourceName]]] = asyncio.Queue()
         self._lacking: Sequence[SourceName] = ()
         """Names that the next end of a checkpoint lacks."""
-        self._begun = False
+        self._file: io.BufferedWriter | None = None
+        """The checkpoint that was begun."""
         self._buffer = bytearray()
+        self._waiting_bytes = 0
+        """Of the parts that were taken and are not in the buffer yet."""
         self._path = catalog.folder.checkpoints / TEMPORARY
 
-    def write(self, first: bool, end_lsn: int, payload: bytes) -> None:
-        """Take the next part; ``first`` begins a checkpoint, ``end_lsn`` (not 0) ends it."""
+    def write(self, first: bool, end_lsn: int, frames: bytes) -> None:
+        """Take the next parts, as frames; ``first`` begins a checkpoint, ``end_lsn`` (not 0) ends it."""
         lacking: Sequence[SourceName] = ()
         if end_lsn:
             lacking, self._lacking = self._lacking, ()
-        self._parts.put_nowait((first, end_lsn, payload, lacking))
+        self._waiting_bytes += len(frames)
+        self._parts.put_nowait((first, end_lsn, frames, lacking))
 
     def lacks(self, names: Sequence[SourceName]) -> None:
         """Keep names of deleted queues and topics with the checkpoint that ends next."""
@@ -69,34 +95,47 @@ class Checkpoints:
         Lack of space abandons the checkpoint. Without it, segments stay longer and a start takes longer; no data is
         lost.
         """
-        while True:
-            first, end_lsn, payload, lacking = await self._parts.get()
-            try:
-                await self._write(first, end_lsn, payload, lacking)
-            except (OSError, CheckpointError) as error:
-                if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                complain(f"a checkpoint was abandoned: {error}")
-                self._begun = False
-                self._path.unlink(missing_ok=True)
-                if isinstance(error, OSError):
-                    self._on_full()
-            self._parts.task_done()
+        try:
+            while True:
+                first, end_lsn, frames, lacking = await self._parts.get()
+                self._waiting_bytes -= len(frames)
+                try:
+                    await self._write(first, end_lsn, frames, lacking)
+                except (OSError, CheckpointError) as error:
+                    if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    complain(f"a checkpoint was abandoned: {error}")
+                    self._abandon()
+                    self._path.unlink(missing_ok=True)
+                    if isinstance(error, OSError):
+                        self._on_full()
+                self._parts.task_done()
+        finally:
+            self._abandon()
 
-    async def _write(self, first: bool, end_lsn: int, payload: bytes, lacking: Sequence[SourceName]) -> None:
+    def _abandon(self) -> None:
+        file, self._file = self._file, None
+        self._buffer.clear()
+        if file is not None:
+            # A close flushes what a failed write left behind, and may fail as the write did.
+            with contextlib.suppress(OSError):
+                file.close()
+
+    async def _write(self, first: bool, end_lsn: int, frames: bytes, lacking: Sequence[SourceName]) -> None:
         buffer = self._buffer
         if first:
-            await asyncio.to_thread(self._path.write_bytes, MAGIC)
-            buffer.clear()
-            self._begun = True
-        if not self._begun:
+            self._abandon()
+            self._file = await asyncio.to_thread(self._path.open, "wb")
+            buffer += MAGIC
+        if self._file is None:
             return
-        buffer += frame(payload)
-        if end_lsn or len(buffer) >= BUFFER_BYTES:
-            await asyncio.to_thread(append, self._path, bytes(buffer))
+        buffer += frames
+        hurried = self._waiting_bytes >= HURRIED_BYTES
+        if end_lsn or len(buffer) >= (HURRIED_STEP_BYTES if hurried else STEP_BYTES):
+            await asyncio.to_thread(write_in_steps, self._file, bytes(buffer), hurried=hurried)
             buffer.clear()
         if end_lsn:
-            self._begun = False
+            self._abandon()
             await self._finish(end_lsn, lacking)
 
     async def _finish(self, end_lsn: int, lacking: Sequence[SourceName]) -> None:
@@ -117,25 +156,33 @@ class Checkpoints:
         catalog.checkpoints = kept[-self._kept :]
         await catalog.save()
         for old in superseded:
-            await asyncio.to_thread((catalog.folder.path / old.file).unlink, missing_ok=True)
+            await asyncio.to_thread(remove, catalog.folder.path / old.file, self._is_hurried)
         self._on_done(entry.lsn)
 
 
-def append(path: Path, data: bytes) -> None:
-    """Write at the end of a file. Raises OSError."""
-    with path.open("ab") as file:
-        file.write(data)
+def write_in_steps(file: io.BufferedWriter, data: bytes, *, hurried: bool) -> None:
+    """Write at the end of a file, in steps that are on the disk on return. Raises OSError."""
+    step = HURRIED_STEP_BYTES if hurried else STEP_BYTES
+    for start in range(0, len(data), step):
+        file.write(data[start : start + step])
+        file.flush()
+        os.fdatasync(file.fileno())
+        if not hurried:
+            time.sleep(PAUSE_SECONDS)
 
 
 def publish(temporary: Path, folder: Path, number: int) -> CheckpointEntry:
-    """Fsync the file, read it back, rename it. Raises CheckpointError, OSError."""
+    """Fsync the file, read it back, rename it. Raises CheckpointError, OSError.
+
+    Its parts are not decoded: this process has framed none, and their checksums are those of the loop process.
+    """
     digest = hashlib.sha256()
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
         while chunk := file.read(1 << 20):
             digest.update(chunk)
         size = file.tell()
-    header, end = verify_checkpoint(temporary)
+    header, end = read_ends(temporary)
     path = folder / checkpoint_file(number)
     temporary.replace(path)
     sync_folder(path.parent)

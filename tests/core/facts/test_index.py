@@ -1,9 +1,12 @@
 """The index: sets of positions with memory independent of the backlog, and the check of their agreement."""
 
 import pytest
+from pyroaring import BitMap64
 
+from cmqd.core.broker import Broker
 from cmqd.core.runtime.waiters import Waiter, WaitingLine
 from cmqd.core.runtime.window import Window, WindowBudget
+from cmqd_fold.delays import EMPTY
 from cmqd_fold.queue_index import QueueIndex, positions_from
 from cmqd_fold.timers import QueueTimers
 from cmqd_segment.records import (
@@ -14,8 +17,9 @@ from cmqd_segment.records import (
     StoredMessage,
 )
 from cmqd_types.attributes import QueueAttributes
-from support.core.builders import START_MS, Rig
-from support.core.invariants import check_index
+from support.core.builders import ACCOUNT, KEY, START_MS, Rig, end_of, reread
+from support.core.facts import facts
+from support.core.invariants import check_broker, check_index
 
 BATCH = 10_000
 TEN_MILLION = 10_000_000
@@ -37,12 +41,85 @@ def index_of(count: int) -> QueueIndex:
 
 def _timers(rig: Rig) -> QueueTimers:
     index = rig.create().index
-    return QueueTimers(index.leases.buckets, index.delays.buckets, index.check_buckets)
+    return index.timers
 
 
 def serialized(index: QueueIndex) -> int:
     sets = (index.live, index.active, index.delays.scheduled, index.delays.overflow, index.damaged)
     return sum(len(positions.serialize()) for positions in sets) + sum(map(len, index.steps.packed()))
+
+
+def test_a_queue_without_messages_has_no_sets():
+    rig = Rig()
+    rig.create()
+    parts = reread(rig.checkpoint())
+    started = Broker(KEY)
+    for part in parts:
+        started.load(part)
+    started.recovered()
+
+    for broker in (rig.broker, started):
+        broker.queue_info(ACCOUNT, "q")
+        broker.queue_metrics(ACCOUNT, ("", ""), 10)
+        end_of(broker.top_metrics(ACCOUNT, 10))
+        assert broker.facts.queues.find(ACCOUNT, "q").index.made == 0
+        assert not broker.runtime.queues
+
+
+def test_a_quiet_queue_keeps_its_sets_packed_and_reads_them_at_its_next_use():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1", b"2", b"3")
+    rig.delete(*rig.handles(most=1))
+    index = rig.queue().index
+    before = facts(rig.broker)
+
+    packed = (index.live.serialize(), index.active_anew())
+    index.rest()
+
+    assert not any(map(index.is_made, ("live", "active", "leases", "history")))
+    assert (index.packed_live(), index.active_anew()) == packed
+    (metrics,), _ = rig.broker.queue_metrics(ACCOUNT, ("", ""), 10)
+    assert (metrics.active, metrics.oldest_message_ms) == (2, START_MS)
+    assert rig.broker.live_in(index.queue_id, 0, 3) == 2
+    assert not index.made & 3, "figures leave the sets packed"
+    assert facts(rig.broker) == before
+    assert rig.bodies() == [b"2", b"3"]
+
+
+def test_a_queue_that_is_used_up_lets_go_of_its_sets():
+    rig = Rig()
+    rig.create()
+    rig.send(b"1", b"2")
+    (first, second) = rig.handles()
+    rig.release(first)
+    rig.delete(second, *rig.handles())
+    index = rig.queue().index
+
+    index.rest()
+
+    assert not any(map(index.is_made, ("live", "active", "leases", "history")))
+    assert index.packed_live() == index.active_anew() == EMPTY
+    check_broker(rig.broker)
+
+
+def test_a_large_set_is_not_packed():
+    index = index_of(BATCH)
+    index.live -= BitMap64(range(0, BATCH, 3))
+    index.active &= index.live
+
+    index.rest()
+
+    assert index.is_made("live")
+
+
+def test_a_part_is_made_once_and_an_unknown_name_is_an_error():
+    index = QueueIndex(1, QueueAttributes())
+    assert index.live is index.live
+    assert index.settled is None, "a reader of the log remembers no leases"
+
+    with pytest.raises(AttributeError, match="QueueIndex has no attribute lives"):
+        getattr(index, "lives")  # noqa: B009 - the type checker knows that there is none
 
 
 def test_ten_million_waiting_messages_cost_little():

@@ -1,6 +1,7 @@
 """Checkpoints written in slices, restarts from checkpoints, and segments dropped behind a checkpoint."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from cmqd.core.broker import Broker
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState, SegmentReport, pack_ranges
 from cmqd.memory_log import MemoryLog
+from cmqd.server.log_upkeep.checkpoints import PAUSE_S, SLICE_S, Checkpoints
 from cmqd_protocol import messages as wire
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, SessionsSlice
 from cmqd_segment.records import StoredMessage
 from support.core.invariants import check_broker
 from support.eventually import eventually
@@ -131,6 +134,45 @@ async def test_a_checkpoint_goes_on_slowly_while_the_storage_is_behind(tmp_path:
 
     assert len(rig.log.disk.checkpoints) == 1
     rig.close()
+
+
+class Clock:
+    """A clock that every look moves on by a quarter of a slice."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += SLICE_S / 4
+        return self.seconds
+
+
+async def test_slices_are_followed_by_pauses_but_not_in_the_last_checkpoint() -> None:
+    log = MemoryLog()
+    await log.open()
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    def begin() -> Iterator[AnyPart]:
+        yield CheckpointHeader(0, 0, 1, 1, 1)
+        yield from [SessionsSlice(0, [])] * 10
+        yield CheckpointEnd(0, 11)
+
+    checkpoints = Checkpoints(
+        loop=asyncio.get_running_loop(), log=log, begin=begin, is_behind=lambda: False, timer=Clock(), sleep=sleep
+    )
+    checkpoints.want()
+    await eventually(lambda: log.disk.checkpoints)
+    in_turns = pauses[:]
+    pauses.clear()
+
+    await checkpoints.write_final()
+
+    assert in_turns == [PAUSE_S, PAUSE_S, PAUSE_S]
+    assert pauses == [0, 0, 0]
 
 
 async def test_a_failed_storage_ends_the_final_checkpoint_with_its_error(tmp_path: Path) -> None:

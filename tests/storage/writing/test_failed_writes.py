@@ -2,12 +2,13 @@
 
 import asyncio
 import sqlite3
-from pathlib import Path
+from io import BufferedWriter
 from threading import Event
 
 import pytest
 
 from cmqd.log.log_errors import LogFailed
+from cmqd.storage.writing.checkpoint_writer import write_in_steps
 from support.storage.full_disk import StartBroker
 from support.storage.log_rig import checkpoint_parts
 
@@ -96,14 +97,13 @@ async def test_a_checkpoint_that_does_not_fit_is_abandoned_and_the_next_one_is_n
     refused = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def write(path: Path, data: bytes) -> None:
+    def write(file: BufferedWriter, data: bytes, *, hurried: bool) -> None:
         if refuse:
             loop.call_soon_threadsafe(refused.set)
             raise OSError(28, "No space left on device")
-        with path.open("ab") as file:
-            file.write(data)
+        write_in_steps(file, data, hurried=hurried)
 
-    monkeypatch.setattr("cmqd.storage.writing.checkpoint_writer.append", write)
+    monkeypatch.setattr("cmqd.storage.writing.checkpoint_writer.write_in_steps", write)
     for part in checkpoint_parts(1, 1):
         rig.log.write_checkpoint(part)
     await refused.wait()

@@ -181,11 +181,11 @@ async def test_a_log_file_on_the_full_disk_ends_nothing(start: StartBroker, monk
     tried = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def write(path: Path, data: bytes) -> None:
+    def write(*_: object, **__: object) -> None:
         loop.call_soon_threadsafe(tried.set)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cmqd.storage.writing.checkpoint_writer.append", write)
+    monkeypatch.setattr("cmqd.storage.writing.checkpoint_writer.write_in_steps", write)
     monkeypatch.setattr("sys.stderr", FullStream())
     for part in checkpoint_parts(1, 1):
         rig.log.write_checkpoint(part)

@@ -75,7 +75,7 @@ class Holders:
                 queue = self._queues.by_id.get(number)
                 if queue is not None:
                     index = queue.index
-                    unconsumed = index.live.range_cardinality(first, stop)
+                    unconsumed = index.live_to_read().range_cardinality(first, stop) if index.live_count else 0
                     back = index.rewindable.range_cardinality(first, stop) if index.rewindable_count else 0
                     if unconsumed or back:
                         live += unconsumed

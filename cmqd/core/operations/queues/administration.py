@@ -340,7 +340,9 @@ class QueueAdmin:
         self._budget.clear(queue.queue_id, self._runtime.pop(queue.queue_id).window)
 
     def _info(self, queue: Queue, created: bool = False) -> QueueInfo:
-        waiting = len(self._runtime[queue.queue_id].line.waiting)
+        # Without an entry for a queue that is only looked at: it takes 700 bytes.
+        runtime = self._runtime.get(queue.queue_id)
+        waiting = 0 if runtime is None else len(runtime.line.waiting)
         return QueueInfo(
             queue=queue.name,
             queue_id=queue.queue_id,

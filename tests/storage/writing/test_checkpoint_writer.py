@@ -1,0 +1,94 @@
+"""The way of a checkpoint to the disk: chunks of frames between the processes, small steps in the file."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cmqd.storage import ipc
+from cmqd.storage.loop_side.checkpoint_chunks import CHUNK_BYTES, CheckpointChunks
+from cmqd.storage.writing.checkpoint_writer import (
+    HURRIED_STEP_BYTES,
+    PAUSE_SECONDS,
+    STEP_BYTES,
+    publish,
+    write_in_steps,
+)
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, HistorySlice
+from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, encode_part, frame, verify_checkpoint
+
+HEADER = CheckpointHeader(7, 1_000, 1, 1, 1)
+
+
+def part(size: int = 1000) -> AnyPart:
+    return HistorySlice(1, [(0, bytes(size))])
+
+
+def chunks_of(chunks: CheckpointChunks, *parts: AnyPart) -> list[tuple[ipc.CheckpointParts, bytes]]:
+    return [chunk for each in parts if (chunk := chunks.take(each)) is not None]
+
+
+def file_of(*parts: AnyPart) -> bytes:
+    return b"".join(frame(encode_part(each)) for each in parts)
+
+
+def test_small_parts_share_chunks_and_the_end_sends_the_rest() -> None:
+    parts = [HEADER, *[part()] * 100, CheckpointEnd(9, 101)]
+
+    sent = chunks_of(CheckpointChunks(), *parts)
+
+    assert b"".join(frames for _, frames in sent) == file_of(*parts)
+    assert [head.first for head, _ in sent] == [True, False, False, False]
+    assert [head.end_lsn for head, _ in sent] == [0, 0, 0, 9]
+    assert all(head.size == len(frames) < CHUNK_BYTES + 1100 for head, frames in sent)
+
+
+def test_a_header_drops_the_parts_of_an_unfinished_checkpoint() -> None:
+    chunks = CheckpointChunks()
+    assert chunks_of(chunks, HEADER, part()) == []
+
+    ((head, frames),) = chunks_of(chunks, HEADER, CheckpointEnd(9, 1))
+
+    assert (head.first, frames) == (True, file_of(HEADER, CheckpointEnd(9, 1)))
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+def test_each_step_is_synced_before_the_next_and_followed_by_a_pause_unless_hurried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, hurried: bool
+) -> None:
+    sizes: list[int] = []
+    pauses: list[float] = []
+
+    def fdatasync(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    data = os.urandom(2 * HURRIED_STEP_BYTES + 5)
+
+    with (tmp_path / "file").open("wb") as file:
+        write_in_steps(file, data, hurried=hurried)
+
+    step = HURRIED_STEP_BYTES if hurried else STEP_BYTES
+    assert sizes == [*range(step, len(data), step), len(data)]
+    assert pauses == ([] if hurried else [PAUSE_SECONDS] * len(sizes))
+    assert (tmp_path / "file").read_bytes() == data
+
+
+def test_a_file_is_read_back_before_it_is_named(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    whole = MAGIC + file_of(HEADER, part(), CheckpointEnd(9, 2))
+    written = tmp_path / "unfinished.tmp"
+    flipped = bytearray(whole)
+    flipped[100] ^= 1
+    for damaged in (whole[:-1], bytes(flipped), MAGIC + file_of(HEADER, CheckpointEnd(9, 2)), MAGIC, b""):
+        written.write_bytes(damaged)
+        with pytest.raises(CheckpointError):
+            publish(written, tmp_path, 3)
+
+    written.write_bytes(whole)
+    entry = publish(written, tmp_path, 3)
+
+    assert (entry.number, entry.lsn, entry.end_lsn, entry.bytes) == (3, 7, 9, len(whole))
+    assert verify_checkpoint(tmp_path / entry.file) == (HEADER, CheckpointEnd(9, 2))
