@@ -21,6 +21,10 @@ def to_ms(duration: Duration, field: str) -> int:
         TypeError: the duration is neither a number nor a ``timedelta``.
         ValueError: the duration is not finite, or absurdly long.
     """
+    if (type(duration) is float or type(duration) is int) and -_MAX_MS < duration * 1000 < _MAX_MS:
+        # Most durations take this short way. The comparison is False for nan and inf.
+        milliseconds = round(duration * 1000)
+        return 1 if milliseconds == 0 and duration > 0 else milliseconds
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, bool) or not isinstance(duration, (int, float)):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -22,7 +22,7 @@ arrive behind a direct request wait for its end.
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from enum import Enum
+from enum import IntEnum
 from math import inf
 from typing import Any, Final, Protocol, TypeAlias, cast
 
@@ -40,12 +40,12 @@ _MAX_BEHIND: Final = 65_536
 """Bytes behind a direct request from which a connection is not read from."""
 
 
-class DoorAnswer(Enum):
-    """The answer of a direct door to bytes that it does not handle now."""
+class DoorAnswer(IntEnum):
+    """The answer of a direct door to bytes that it does not handle now; other numbers: see ``DirectDoor``."""
 
-    NOT_PLAIN = 1
+    NOT_PLAIN = -1
     """The bytes are not one plain request: aiohttp handles them, and all that follow."""
-    WHOLE_BODY = 2
+    WHOLE_BODY = -2
     """The door handles the request once the rest of its body has arrived."""
 
 
@@ -56,11 +56,11 @@ Handling: TypeAlias = Coroutine[Any, Any, None]
 class DirectDoor(Protocol):
     """Handles plain requests without aiohttp: see :mod:`cmqd_gateway.http.plain_requests`."""
 
-    def begin(self, connection: "ConnectionGuard", data: bytes, *, may_wait: bool) -> Handling | DoorAnswer | int:
+    def begin(self, connection: "ConnectionGuard", data: bytes, *, may_wait: bool) -> Handling | int:
         """Return the coroutine that handles the request in these bytes.
 
-        A number is the answer to a plain request for aiohttp: so many bytes of its body have not arrived. With
-        ``may_wait`` False, a request without its whole body is one for aiohttp.
+        A number is a ``DoorAnswer``, or the answer to a plain request for aiohttp: so many bytes of its body have not
+        arrived. With ``may_wait`` False, a request without its whole body is one for aiohttp.
         """
         ...
 
@@ -253,19 +253,19 @@ class ConnectionGuard(asyncio.Protocol):
         door = self._door
         assert door is not None
         begun = door.begin(self, data, may_wait=not is_held)
-        if begun is DoorAnswer.WHOLE_BODY:
+        if not isinstance(begun, int):
+            self.in_request = True
+            self._direct = asyncio.get_running_loop().create_task(begun)
+            return True
+        if begun == DoorAnswer.WHOLE_BODY:
             if self._guards.count_head(self, len(data)):
                 self._held = data
             return True
-        if isinstance(begun, DoorAnswer):
+        if begun == DoorAnswer.NOT_PLAIN:
             self._is_aiohttps = True
-            return False
-        if isinstance(begun, int):
+        else:
             self._asked_aiohttp, self._body_left = True, begun
-            return False
-        self.in_request = True
-        self._direct = asyncio.get_running_loop().create_task(begun)
-        return True
+        return False
 
     def _take_held(self) -> bytes:
         held, self._held = self._held, b""

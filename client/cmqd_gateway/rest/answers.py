@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -19,7 +19,7 @@ API_HEADERS: Final[Mapping[str, str]] = {"Cache-Control": "no-store", "X-Content
 _log = get_logger()
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True):
     """Status, body and headers, from which aiohttp or a direct request makes the answer."""
 
     status: int

@@ -11,7 +11,7 @@ of such a head is remembered, once its key has been right. Equal bytes need no s
 import hmac
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
@@ -31,7 +31,14 @@ from cmqd_gateway.rest.answers import API_HEADERS, Answer, error_answer
 from cmqd_gateway.rest.execution import FREQUENT, Execution
 from cmqd_gateway.rest.operation import Operation
 from cmqd_gateway.rest.problems import ProblemError, of_code
-from cmqd_gateway.rest.reading import UNCOUNTED_BYTES, read_body, read_idempotency_key, read_json, read_query
+from cmqd_gateway.rest.reading import (
+    READ_ERRORS,
+    UNCOUNTED_BYTES,
+    json_reader,
+    read_body,
+    read_idempotency_key,
+    read_query,
+)
 from cmqd_gateway.rest.table import BASE, OPERATIONS
 from cmqd_protocol.protocol_errors import ErrorCode
 
@@ -42,7 +49,7 @@ _MAX_HEADS: Final = 1_000
 """Heads that are remembered: 4 MB at most. The oldest is forgotten first."""
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _Head(msgspec.Struct):
     """The meaning of the head of a frequent request."""
 
     frequent: "_Frequent"
@@ -52,6 +59,8 @@ class _Head(msgspec.Struct, frozen=True):
     idempotency_key: str | None
     length: int
     """Bytes of the body."""
+    key: KeySecret | None = None
+    """The key whose secret was equal to that of the head. A later reading of the key is another object."""
 
 
 class DirectRequests:
@@ -67,10 +76,11 @@ class DirectRequests:
             if operation.name in FREQUENT
         }
 
-    def begin(self, connection: ConnectionGuard, data: bytes, *, may_wait: bool) -> Handling | DoorAnswer | int:
+    def begin(self, connection: ConnectionGuard, data: bytes, *, may_wait: bool) -> Handling | int:
         """Return the coroutine that handles the request in these bytes; see ``DirectDoor``."""
-        end = data.find(HEAD_END, 0, MAX_HEAD_BYTES) + len(HEAD_END)
-        head = self._heads.get(data[:end])
+        end = data.find(HEAD_END, 0, MAX_HEAD_BYTES) + 4
+        text = data[:end]
+        head = self._heads.get(text)
         if head is None:
             request = self._reader.read(data)
             if request is None:
@@ -83,29 +93,30 @@ class DirectRequests:
             return DoorAnswer.NOT_PLAIN
         gateway = self._gateway
         key = gateway.secrets.confirmed(head.secret_id)
-        if (
-            key is None
-            or not key.enabled
-            or not hmac.compare_digest(key.secret_key.encode(), head.secret_key)
-            or gateway.is_draining
-        ):
+        if key is None or gateway.is_draining or (key is not head.key and not self._is_right(head, key, text)):
             return missing
         if missing:
             return DoorAnswer.WHOLE_BODY if may_wait else missing
-        if head.idempotency_key is None:
-            self._remember(data[:end], head)
-        raw = data[end:]
         frequent = head.frequent
         try:
-            body = read_json(raw, frequent.operation.body) if raw else frequent.empty_body
-        except (msgspec.ValidationError, ProblemError):
-            return 0
-        if body is None:
+            body = frequent.read(data[end:]) if head.length else frequent.empty_body
+        except READ_ERRORS:
             return 0
         # Last: a request that aiohttp handles is counted there.
-        if not gateway.rates.take(key.secret_id):
+        if body is None or not gateway.rates.take(key.secret_id):
             return 0
         return frequent.handle(connection, key, head, body)
+
+    def _is_right(self, head: _Head, key: KeySecret, text: bytes) -> bool:
+        """Return True if a head has the secret of the key, and remember the head."""
+        if not key.enabled or not hmac.compare_digest(key.secret_key.encode(), head.secret_key):
+            return False
+        head.key = key
+        if head.idempotency_key is None and text not in self._heads:
+            if len(self._heads) >= _MAX_HEADS:
+                del self._heads[next(iter(self._heads))]
+            self._heads[text] = head
+        return True
 
     def _understood(self, request: PlainRequest) -> _Head | None:
         """Return the meaning of a head, None if this is not the head of a frequent request."""
@@ -129,12 +140,6 @@ class DirectRequests:
             return None
         return _Head(frequent, {"queue": target[1].decode()}, pair[0], pair[1].encode(), idempotency_key, length)
 
-    def _remember(self, text: bytes, head: _Head) -> None:
-        if text not in self._heads:
-            if len(self._heads) >= _MAX_HEADS:
-                del self._heads[next(iter(self._heads))]
-            self._heads[text] = head
-
 
 class _Frequent:
     """A frequent operation."""
@@ -144,6 +149,8 @@ class _Frequent:
         self._gateway = gateway
         self._execution = Execution(gateway, operation)
         self._query = read_query([], operation.query)
+        self.read: Callable[[bytes], Any] = json_reader(operation.body)
+        """Reads a body."""
         self.empty_body: Any = None
         """The request of an empty body; None = the operation needs fields."""
         with suppress(ProblemError):
@@ -179,7 +186,7 @@ class _Frequent:
             except Exception as error:
                 answer = error_answer(connection.remote, self.operation.name, error)
             if answer is not None:
-                connection.write_direct(bytes_of(answer, closes=gateway.is_draining))
+                connection.write_direct(_answers.bytes_of(answer, closes=gateway.is_draining))
             if connection.stuck_since is not None:
                 await connection.drain()
             is_open = not gateway.is_draining
@@ -196,7 +203,7 @@ class _Frequent:
         gateway = self._gateway
         with gateway.hand_over() as hand_over:
             answer = await self._execution.run(key, head.names, self._query, body, None, hand_over.received)
-            written = bytes_of(answer, closes=gateway.is_draining)
+            written = _answers.bytes_of(answer, closes=gateway.is_draining)
 
             async def write() -> None:
                 connection.write_direct(written)
@@ -223,44 +230,41 @@ def _hold(gateway: Gateway, size: int) -> int:
 # ---------------------------------------------------------------- bytes of an answer
 
 
-class _AnswerHeads:
-    """Heads of answers, which are the same for a second, but for the length of the body."""
+class _AnswerBytes:
+    """Makes bytes of answers. All but the length and the body is the same for a second."""
 
     def __init__(self) -> None:
         self._second = 0
         self._heads: dict[tuple[int, str, bool], bytes] = {}
 
-    def head(self, status: int, content_type: str, *, closes: bool) -> bytes:
-        """Return a head without the length of the body and without the blank line; an empty type = no body."""
+    def bytes_of(self, answer: Answer, *, closes: bool) -> bytes:
+        """Return the bytes of an answer, with the headers that aiohttp writes."""
         second = int(time.time())
         if second != self._second:
             self._second = second
             self._heads.clear()
-        known = self._heads.get((status, content_type, closes))
-        if known is None:
-            headers = {**API_HEADERS, "Date": formatdate(second, usegmt=True), "Server": SERVER_SOFTWARE}
-            if content_type:
-                headers["Content-Type"] = content_type
-            if closes:
-                headers["Connection"] = "close"
-            known = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{_lines(headers)}".encode()
-            self._heads[status, content_type, closes] = known
-        return known
+        body = answer.body
+        kind = answer.status, answer.content_type if body is not None else "", closes
+        head = self._heads.get(kind)
+        if head is None:
+            head = self._heads[kind] = self._head(*kind)
+        if body is None:
+            return head + b"\r\n"
+        if answer.headers:
+            head += _lines(answer.headers)
+        return b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body)
+
+    def _head(self, status: int, content_type: str, closes: bool) -> bytes:
+        headers = {**API_HEADERS, "Date": formatdate(self._second, usegmt=True), "Server": SERVER_SOFTWARE}
+        if content_type:
+            headers["Content-Type"] = content_type
+        if closes:
+            headers["Connection"] = "close"
+        return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode() + _lines(headers)
 
 
-_answer_heads = _AnswerHeads()
+def _lines(headers: Mapping[str, str]) -> bytes:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
 
 
-def bytes_of(answer: Answer, *, closes: bool) -> bytes:
-    """Return the bytes of an answer, with the headers that aiohttp writes."""
-    status, body, content_type, headers = answer
-    if body is None:
-        return _answer_heads.head(status, "", closes=closes) + b"\r\n"
-    head = _answer_heads.head(status, content_type, closes=closes)
-    if headers:
-        head += _lines(headers).encode()
-    return b"%sContent-Length: %d\r\n\r\n%s" % (head, len(body), body)
-
-
-def _lines(headers: Mapping[str, str]) -> str:
-    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+_answers: Final = _AnswerBytes()
