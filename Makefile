@@ -23,7 +23,7 @@ CLIENT_EXTRAS := --extra sync --extra celery --extra taskiq --extra faststream
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-postgresql setup-all demo demo-spark demo-console serve test quick test-all test-root test-patroni check lint docs types fmt bench bench-compare lock clean
+.PHONY: help setup setup-run setup-spark setup-docs setup-sdk setup-console setup-postgresql setup-peers setup-all demo demo-spark demo-console serve test quick test-all test-root test-patroni check lint docs types fmt bench bench-compare lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -78,6 +78,12 @@ setup-postgresql: $(VENV)/.setup-postgresql-done  ## add a PostgreSQL to .venv, 
 $(VENV)/.setup-postgresql-done: requirements/postgresql.txt | $(VENV)/.setup-done
 	@if $(LOCKED) --only-binary :all: -r requirements/postgresql.txt; then touch $@; \
 	  else echo "PostgreSQL could not be installed into $(VENV): tests that need it use the system's, or are skipped." >&2; fi
+
+setup-peers: $(VENV)/.setup-peers-done  ## add the NATS server to .venv, a peer of the bench (about 20 MB)
+
+$(VENV)/.setup-peers-done: requirements/peers.txt | $(VENV)/.setup-done
+	@$(LOCKED) --only-binary :all: -r requirements/peers.txt
+	@touch $@
 
 setup-sdk: $(VENV)/.setup-sdk-done  ## add CMQ's own SDK, with which the tests of the gateway call it
 
@@ -168,6 +174,7 @@ lock: setup  ## resolve the dependencies of pyproject.toml anew into requirement
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt
 	$(LOCK) --group console --constraint requirements/dev.txt --output-file requirements/console.txt
 	$(LOCK) --group postgresql --constraint requirements/dev.txt --output-file requirements/postgresql.txt
+	$(LOCK) --group peers --constraint requirements/dev.txt --output-file requirements/peers.txt
 	$(LOCK) --extra server --extra ha --group patroni --constraint requirements/dev.txt --output-file requirements/patroni.txt
 
 clean:  ## remove caches and build output; .venv stays

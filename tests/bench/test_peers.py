@@ -33,6 +33,7 @@ from cmqd_bench.peers.harness import (
     steadiest,
 )
 from cmqd_bench.peers.log_watch import LogActivity, LogWatch
+from cmqd_bench.peers.nats_peer import NatsPeer
 from cmqd_bench.peers.peer import Peer, pids_of, resume
 from cmqd_bench.peers.redis_peer import RedisPeer, command
 from cmqd_bench.peers.running import started
@@ -172,6 +173,35 @@ def test_a_report_with_an_error_ends_the_run_with_its_text() -> None:
         parse_report(b'{"error": "the disk is full"}')
     with pytest.raises(LoadError, match="without a report"):
         parse_report(b"")
+
+
+def server_that_prints(folder: Path, command: str, line: str) -> None:
+    program = folder / command
+    program.write_text(f"#!/bin/sh\necho '{line}'\n")
+    program.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("nats-server: v2.15.1", ""),
+        ("nats-server: v2.10.0", ""),
+        ("nats-server: v2.9.10", "nats-server 2.9.10 has no sync_interval; 2.10 has"),
+    ],
+)
+def test_a_server_that_a_package_put_beside_the_interpreter_is_a_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, reason: str
+) -> None:
+    # The shell of the program is not on this PATH, and need not be.
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    always = NatsPeer(syncs=True)
+    absent = always.missing()
+    server_that_prints(tmp_path, "nats-server", line)
+
+    assert absent == "nats-server is not installed"
+    assert always.missing() == reason
+    assert always.version() == line.rpartition("v")[2]
 
 
 def test_the_order_of_peers_changes_with_the_turn() -> None:

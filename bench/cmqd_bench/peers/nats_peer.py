@@ -58,7 +58,7 @@ class NatsPeer(ServerPeer):
         return ""
 
     def version(self) -> str:
-        return first_line(self.command, "-v").rpartition("v")[2]
+        return first_line(self.program, "-v").rpartition("v")[2]
 
     def refusal(self, work: Work) -> str:
         if work.consumers == 0 or work.batch == 1:
@@ -74,7 +74,7 @@ class NatsPeer(ServerPeer):
             f'host: "127.0.0.1"\nport: {self._port}\njetstream {{\n  store_dir: {store}\n'
             f"  max_memory_store: 64MB\n  max_file_store: 16GB\n{sync}}}\n"
         )
-        server = self.launch([self.command, "-c", str(folder / "nats.conf")], folder)
+        server = self.launch([self.program, "-c", str(folder / "nats.conf")], folder)
         server.wait_until(lambda: accepts(self._port), self.name)
 
     def create_queue(self, queue: str) -> None:

@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,6 +112,11 @@ class ServerPeer(Peer):
         self._servers: list[Server] = []
         self._port = 0
 
+    @property
+    def program(self) -> str:
+        """Return the path of the command; its name if it is not installed."""
+        return command_of(self.command) or self.command
+
     def missing(self) -> str:
         return "" if command_of(self.command) else f"{self.command} is not installed"
 
@@ -152,8 +158,11 @@ def rss_mib_of(peer: Peer) -> float:
 
 
 def command_of(*names: str) -> str | None:
-    """Return the first of the commands that this machine has."""
-    return next((path for name in names if (path := shutil.which(name))), None)
+    """Return the first of the commands that this machine has; a package can bring a server into the folder of the
+    interpreter.
+    """
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    return next((path for name in names if (path := shutil.which(name, path=folders))), None)
 
 
 def first_line(*command: str) -> str:

@@ -34,7 +34,7 @@ class RedisPeer(ServerPeer):
         self._policy = policy
 
     def version(self) -> str:
-        words = first_line(self.command, "--version").split()
+        words = first_line(self.program, "--version").split()
         return next((word[2:] for word in words if word.startswith("v=")), "unknown")
 
     def start(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class RedisPeer(ServerPeer):
         }
         folder.mkdir(parents=True, exist_ok=True)
         flags = [str(part) for name, value in options.items() for part in (f"--{name}", value)]
-        self.launch([self.command, *flags], folder).wait_until(lambda: accepts(self._port), self.name)
+        self.launch([self.program, *flags], folder).wait_until(lambda: accepts(self._port), self.name)
 
     def create_queue(self, queue: str) -> None:
         self._ask("XGROUP", "CREATE", queue, GROUP, "0", "MKSTREAM")
