@@ -6,6 +6,7 @@
 import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cmq_cli.app import run
+from cmq_cli.exitcodes import ExitCode
 from cmqd_client import connect
 from support.documents.pages import ROOT, blocks_to_run
 from support.processes.environment import plain_environment
@@ -74,17 +77,32 @@ def test_the_programs_of_the_spark_page_run(spark: "SparkSession", tmp_path: Pat
     assert [message.headers for message in again] == [{}]
 
 
-def test_the_commands_of_the_replay_page_run(tmp_path: Path):
-    blocks = blocks_to_run(ROOT / "docs/replay.md", "sh")
+def test_the_commands_of_the_replay_page_run(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    """The first command has a process and a Spark of its own, which is not seen on the terminal."""
+    text, export = blocks_to_run(ROOT / "docs/replay.md", "sh")
+    first, second = (shlex.split(line, comments=True) for line in text.splitlines())
     environment = plain_environment() | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     with RunningBroker(tmp_path, "--durability", "os", "--keep-history-ms", "3600000") as broker:
         asyncio.run(webhooks(broker.url))
 
-        for text in blocks:
-            command = ["bash", "-euo", "pipefail", "-c", text]
-            ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-            assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
+        told, exported = (
+            subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+            for command in (first, shlex.split(export, comments=True))
+        )
+        monkeypatch.chdir(tmp_path)
+        capfd.readouterr()
+        # Relative paths belong to the process that started Spark.
+        assert run([str(tmp_path / word) if word == "data" else word for word in second[1:]]) == ExitCode.OK
+        document = json.loads(capfd.readouterr().out)
 
-    assert len(blocks) == 2
+    assert (told.returncode, exported.returncode) == (0, 0), f"{told.stderr}\n{exported.stderr}"
+    starts, *remarks = told.stderr.splitlines()
+    assert starts == "starting Spark (local[2]) ..."
+    assert [line.partition(" ")[0] for line in remarks] == ["balanced"]
+    # A line of names, a line for each of three queues, and the sums; more only if the hour is over meanwhile.
+    assert 5 <= len(told.stdout.splitlines()) <= 8
+    assert document["balanced"] is True
     assert (tmp_path / "counts.parquet").exists()
     assert list((tmp_path / "parquet").glob("*.parquet"))

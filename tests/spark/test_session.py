@@ -6,8 +6,7 @@
 
 import logging
 import os
-import subprocess
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,23 +55,16 @@ def test_a_session_that_is_there_is_used_and_left(spark: "SparkSession"):
     assert spark.range(1).count() == 1
 
 
-@pytest.mark.system
-def test_a_session_of_our_own_talks_to_python_by_unix_sockets():
-    program = """
-from pyspark_cmqd.session import spark_session
+def test_a_session_of_our_own_talks_to_python_by_unix_sockets(spark: "SparkSession", tmp_path: Path):
+    """``spark`` has the setting of a session of our own, and Spark takes it."""
+    name = "spark.python.unix.domain.socket.enabled"
+    settings = session._settings(tmp_path, "local[1]")  # pyright: ignore[reportPrivateUsage]
 
-def kind(rows):
-    import os
-    yield os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower()
+    def kind(_: Iterable[int]) -> Iterable[str]:
+        yield os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower()
 
-if __name__ == "__main__":
-    with spark_session("local[1]", "test") as spark:
-        print(spark.sparkContext.parallelize([1], 1).mapPartitions(kind).collect())
-"""
-
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-
-    assert (ended.returncode, ended.stdout.strip()) == (0, "['true']"), ended.stderr
+    assert settings[name] == spark.sparkContext.getConf().get(name) == "true"
+    assert spark.sparkContext.parallelize([1], 1).mapPartitions(kind).collect() == ["true"]
 
 
 def test_what_is_started_meanwhile_writes_to_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]):

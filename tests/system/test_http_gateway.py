@@ -104,6 +104,8 @@ async def test_a_gateway_that_is_killed_is_started_again_with_another_key(tmp_pa
 async def test_the_gateway_of_a_killed_broker_ends(tmp_path: Path) -> None:
     with RunningServer(tmp_path, *HTTP) as server:
         ready = await gateway_of(server)
+        # Before that the gateway also ends because its first connection is refused.
+        await eventually(lambda: "broker_connected" in server.log)
         server.process.kill()
         server.process.wait()
 

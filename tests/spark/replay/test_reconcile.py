@@ -6,8 +6,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -237,19 +235,6 @@ def test_what_was_reclaimed_is_not_counted_and_that_is_said(spark: "SparkSession
     # The row of the creation is reclaimed, too: name and live messages of the queue are in the checkpoint.
     assert (line["queue"], line["active"]) == ("orders", 3)
     assert line["sent"] == 3 + line["consumed"] + line["gone"]
-
-
-@pytest.mark.system
-def test_nothing_of_spark_is_seen_on_the_terminal(data: Path):
-    command = [sys.executable, "-m", "cmq_cli", "reconcile", "--path", str(data), "--queue", "held"]
-
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert ended.returncode == ExitCode.OK, ended.stderr
-    first, *remarks = ended.stderr.splitlines()
-    assert first == "starting Spark (local[2]) ..."
-    assert [line.partition(" ")[0] for line in remarks] == ["balanced"]
-    assert len(ended.stdout.splitlines()) <= 4
 
 
 # ---------------------------------------------------------------------- with a clock of our own
