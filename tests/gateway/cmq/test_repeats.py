@@ -156,11 +156,11 @@ async def test_a_request_with_a_nonce_of_16_bits_is_never_taken_for_a_repeat(rig
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_10000_messages_of_one_second_with_nonces_of_16_bits_are_all_stored(rig: GatewayRig):
+async def test_messages_of_one_second_with_equal_nonces_of_16_bits_are_all_stored(rig: GatewayRig):
     timestamp = int(time.time())
     draw = random.Random(15)
-    nonces = [draw.randint(1, 65_535) for _ in range(10_000)]
-    assert len(set(nonces)) < 10_000, "no pair of nonce and time stamp comes twice"
+    nonces = [draw.randint(1, 65_535) for _ in range(2_000)]
+    assert len(set(nonces)) < 1_980, "too few pairs of nonce and time stamp come twice"
 
     async def send(numbers: range) -> None:
         """Send messages over a connection of their own, pipelined."""
@@ -177,10 +177,10 @@ async def test_10000_messages_of_one_second_with_nonces_of_16_bits_are_all_store
                 assert b'"code":0,' in await reader.readexactly(length)
         writer.close()
 
-    await asyncio.gather(*(send(range(start, start + 1_250)) for start in range(0, 10_000, 1_250)))
+    await asyncio.gather(*(send(range(start, start + 250)) for start in range(0, 2_000, 250)))
 
-    assert (await rig.server.info("orders")).active == 10_000
-    assert sorted(int(body) for body in await rig.server.bodies("orders")) == list(range(10_000))
+    assert (await rig.server.info("orders")).active == 2_000
+    assert sorted(int(body) for body in await rig.server.bodies("orders")) == list(range(2_000))
 
 
 async def test_a_delete_that_comes_again_is_answered_like_the_first(rig: GatewayRig):
