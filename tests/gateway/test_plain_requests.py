@@ -30,6 +30,7 @@ NOT_PLAIN = {
     "a half head": HEAD[:-2],
     "a second request": HEAD + b"abc" + HEAD,
     "the begin of a second request": HEAD + b"abcP",
+    "a second request that ends in a header": HEAD + b"abc" + HEAD[:30],
     "a blank line behind": HEAD + b"abc\r\n",
     "two blank lines before": b"\r\n\r\n" + HEAD + b"abc",
     "HTTP/1.0": changed(b"1.1", b"1.0"),
@@ -78,10 +79,11 @@ def test_other_bytes_are_left_to_aiohttp(data: bytes):
     assert PlainRequestReader().read(data) is None
 
 
+@pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("data", [*PLAIN.values(), *NOT_PLAIN.values()], ids=[*PLAIN, *NOT_PLAIN])
-def test_a_request_is_read_alike_after_other_bytes(data: bytes):
+def test_a_request_is_read_alike_after_other_bytes(data: bytes, times: int):
     reader = PlainRequestReader()
-    for _ in range(2):
+    for _ in range(times):
         reader.read(data)
 
     request = reader.read(HEAD + b"abc")

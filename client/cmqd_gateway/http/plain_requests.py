@@ -67,18 +67,22 @@ class PlainRequestReader:
 
     def read(self, data: bytes) -> PlainRequest | None:
         """Return the request at the begin of these bytes; None if the bytes are not one plain request."""
-        parser = self._parser
         if len(data) > MAX_BYTES:
             return None
         self._forget()
+        request = self._read(data)
+        if request is None or request.missing:
+            # The next bytes are of another connection: a former parser would take them for the rest of this request, of
+            # the request behind it, or for bytes behind the end of the connection.
+            self._parser = HttpRequestParser(self)
+        return request
+
+    def _read(self, data: bytes) -> PlainRequest | None:
+        parser = self._parser
         try:
             parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
-            self._parser = HttpRequestParser(self)
             return None
-        if not self._is_complete:
-            # The next call must not continue this request.
-            self._parser = HttpRequestParser(self)
         headers, parts = self._headers, self._body
         # A second request, or bytes behind a request that ends the connection, begins another message.
         if self._begun != 1 or not self._is_plain or b"host" not in headers:
