@@ -227,6 +227,8 @@ class SendPlan(QueuePlan):
 
     def work(self) -> Work:
         """Return the work."""
+        if self.rate is not None and self.outstanding != 1:
+            raise _usage("--outstanding belongs to a closed loop; with --rate a request waits for no other")
         return Work(
             load=self.load,
             producers=self.connections,

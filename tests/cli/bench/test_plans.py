@@ -85,6 +85,7 @@ def test_an_unusable_scenario_names_the_run_and_the_key(tmp_path: Path, text: st
         (SendPlan(size=1024 * 1024, queues=513), "for 513 queues takes more than 512 MiB of memory"),
         (SendPlan(duration=0), "--duration is 0 s; it must be more than 0 and at most 1d"),
         (SendPlan(warm_up=90_000), "--warm-up is 90000 s; it must be at most 1d"),
+        (SendPlan(rate=5, outstanding=2), "--outstanding belongs to a closed loop"),
         (CyclePlan(consumers=0), "--consumers is 0; it must be at least 1"),
         (RatePlan(consumers=2, queues=3), "--consumers is 2; it must be at least the number of queues, 3"),
         (FanoutPlan(consumers=2), "--consumers is 2; it must be at least the number of queues, 10"),
