@@ -28,6 +28,7 @@ from cmqd_client.errors import (
     ReceiptHandleInvalid,
     TimeNotRewindable,
 )
+from support.processes.forked_program import write_command
 from support.processes.running_broker import RunningBroker
 
 pytestmark = pytest.mark.system
@@ -334,10 +335,11 @@ async def test_the_graceful_consumer_finishes_its_messages(broker: RunningBroker
 
 def test_the_command_line_reads_the_servers_context_file(broker: RunningBroker, tmp_path: Path) -> None:
     environment = os.environ | {"CMQ_CONTEXT_FILE": str(broker.context_file), "XDG_CONFIG_HOME": str(tmp_path)}
+    forks = (write_command("cmq", "cmq_cli", tmp_path),)
 
     def cmq(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-        command = [sys.executable, "-m", "cmq_cli", *arguments]
-        return subprocess.run(command, env=environment, input=stdin, capture_output=True, check=False)
+        command = [str(tmp_path / "cmq"), *arguments]
+        return subprocess.run(command, env=environment, input=stdin, capture_output=True, check=False, pass_fds=forks)
 
     assert cmq("queue", "create", "orders").returncode == 0
     assert cmq("send", "orders", "--stdin", stdin=b"a\nb\nc\n").stderr.endswith(b"3 sent\n")

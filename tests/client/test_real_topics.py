@@ -24,6 +24,7 @@ from cmqd_client.errors import (
     TopicInUse,
     TopicNotFound,
 )
+from support.processes.forked_program import write_command
 from support.processes.running_broker import RunningBroker
 from support.server.webhook_receiver import Received, WebhookReceiver, answer
 
@@ -237,10 +238,11 @@ def test_the_example_fans_out(broker: RunningBroker) -> None:
 
 def test_the_command_line_publishes_a_stream(broker: RunningBroker, tmp_path: Path) -> None:
     environment = os.environ | {"CMQ_CONTEXT_FILE": str(broker.context_file), "XDG_CONFIG_HOME": str(tmp_path)}
+    forks = (write_command("cmq", "cmq_cli", tmp_path),)
 
     def cmq(*arguments: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-        command = [sys.executable, "-m", "cmq_cli", *arguments]
-        return subprocess.run(command, env=environment, input=stdin, capture_output=True, check=False)
+        command = [str(tmp_path / "cmq"), *arguments]
+        return subprocess.run(command, env=environment, input=stdin, capture_output=True, check=False, pass_fds=forks)
 
     assert cmq("queue", "create", "red").returncode == 0
     assert cmq("topic", "create", "shop").returncode == 0
