@@ -225,6 +225,11 @@ class ConnectionGuard(asyncio.Protocol):
     def aiohttp_answered(self) -> None:
         """Note that aiohttp's answer is written, and that the connection stays open."""
         self._asked_aiohttp = bool(self._body_left)
+        self.idle_since = self._guards.now()
+
+    def is_idle_since(self, moment: float) -> bool:
+        """Return True if the last request ended at ``moment`` or before, and the client has taken its answer."""
+        return not self.in_request and self.stuck_since is None and self.idle_since <= moment
 
     def pass_held(self) -> None:
         """Pass a held request on to aiohttp, which has the limits of time for a body."""
@@ -463,7 +468,7 @@ class ConnectionGuards:
         latest_idle = self.now() - self._idle_seconds
         for guard in list(self._guards.values()):
             guard.pass_held()
-            if not guard.in_request and guard.idle_since <= latest_idle and guard.transport is not None:
+            if guard.is_idle_since(latest_idle) and guard.transport is not None:
                 guard.transport.close()
                 continue
             head_since = None if guard.in_request else guard.head_since

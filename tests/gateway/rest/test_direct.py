@@ -364,3 +364,22 @@ async def test_a_client_that_does_not_read_gets_no_further_answer(rig: GatewayRi
 async def waiting_receives(rig: GatewayRig, count: int) -> None:
     while await rig.server.status("waiting_receives") != count:
         pass
+
+
+async def test_a_connection_with_an_answer_that_the_client_reads_slowly_is_not_idle():
+    async with GatewayRig(keep_alive_seconds=1) as rig:
+        rig.clock.hold()
+        caller = await Caller.open(rig)
+        await eventually(lambda: len(rig.gateway.guards) == 1)
+        (guard,) = rig.gateway.guards._guards.values()
+        guard.pause_writing()
+        rig.clock.advance(5)
+
+        rig.gateway.guards.close_slow()
+        assert guard.transport is not None
+        assert not guard.transport.is_closing()
+        guard.resume_writing()
+        rig.gateway.guards.close_slow()
+
+        assert guard.transport.is_closing()
+        caller.writer.close()
