@@ -312,8 +312,10 @@ class Client:
         Raises:
             TypeError: neither msgspec nor pydantic knows the type.
         """
-        codec = None if body_type is bytes else BodyCodec(body_type, body_format, PoisonPolicy(poison))
-        return Queue(self._patient(patience), name, codec)
+        channel = self._channel if patience is SAME_PATIENCE else self._patient(patience)
+        if body_type is bytes:
+            return Queue(channel, name)
+        return Queue(channel, name, BodyCodec(body_type, body_format, PoisonPolicy(poison)))
 
     async def create_queue(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Create a queue. Not repeated after a lost reply: :meth:`ensure_queue` is.

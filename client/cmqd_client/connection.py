@@ -99,6 +99,9 @@ LONGEST_WAIT = 30.0
 """Longest wait in seconds of a receive without a wait of its own: the upper limit of a queue's polling wait (part of
 the protocol). Used only for a time limit."""
 
+_NO_REPLIES = frozenset[type]((Opened, ConnectionEnded, TransactionCheck, KeyChanged))
+"""Events beside the replies."""
+
 _Pending: TypeAlias = tuple["asyncio.Future[AnyReply]", Request, float, float]
 """Future, request, deadline of the caller, and the time at which the answer is overdue (loop time)."""
 
@@ -434,11 +437,10 @@ class Connection(asyncio.Protocol):
         pending = self._pending
         for event in wire.events():
             kind = type(event)
-            if kind is Opened or kind is ConnectionEnded:
-                self._changed(cast("Opened | ConnectionEnded", event))
-                continue
-            if kind is TransactionCheck or kind is KeyChanged:
-                if self._on_push is not None:
+            if kind in _NO_REPLIES:
+                if kind is Opened or kind is ConnectionEnded:
+                    self._changed(cast("Opened | ConnectionEnded", event))
+                elif self._on_push is not None:
                     self._on_push(self, cast("Push", event))
                 continue
             reply = cast("AnyReply", event)

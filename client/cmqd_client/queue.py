@@ -302,7 +302,7 @@ class Queue(Generic[BodyT]):
     waiting receive blocks no other request. All methods raise ``QueueNotFound`` if the queue does not exist.
     """
 
-    __slots__ = ("_channel", "_settlements", "codec", "name", "request_id")
+    __slots__ = ("_channel", "codec", "name", "request_id")
 
     def __init__(
         self,
@@ -312,7 +312,6 @@ class Queue(Generic[BodyT]):
         request_id: int | None = None,
     ) -> None:
         self._channel = channel
-        self._settlements = Settlements(channel, name)
         self.name: str = name
         self.codec: BodyCodec[BodyT] | None = codec
         """Encodes and decodes the bodies; None = bodies are bytes."""
@@ -324,6 +323,10 @@ class Queue(Generic[BodyT]):
     def channel(self) -> Channel:
         """The channel to the server, for other parts of this package."""
         return self._channel
+
+    @property
+    def _settlements(self) -> Settlements:
+        return Settlements(self._channel, self.name)
 
     # ------------------------------------------------------------------ send
 

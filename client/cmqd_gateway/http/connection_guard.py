@@ -88,6 +88,7 @@ class ConnectionGuard(asyncio.Protocol):
         "payload",
         "stuck_since",
         "transport",
+        "write",
     )
 
     def __init__(
@@ -99,6 +100,8 @@ class ConnectionGuard(asyncio.Protocol):
         self._has_seat = has_seat
         self._is_refused = False
         self.transport: asyncio.Transport | None = None
+        self.write: Callable[[bytes], object] = _refuse_write
+        """Writes the answer to the direct request. The next request waits for :meth:`drain`."""
         self.head_since: float | None = None
         """Time of the first bytes of an incomplete head, or of the end of the request before it; None = no head has
         begun."""
@@ -131,6 +134,7 @@ class ConnectionGuard(asyncio.Protocol):
         """Handle the asyncio event: a client connected."""
         # Not checked by isinstance: the transports of uvloop are no subclasses.
         self.transport = cast("asyncio.Transport", transport)
+        self.write = self.transport.write
         if self._has_seat:
             self._guards.release()
         if not self._guards.add(self):
@@ -141,19 +145,14 @@ class ConnectionGuard(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Handle the asyncio event: bytes arrived."""
-        if self._is_refused:
-            return
         if self._direct is not None:
             self._wait_behind(data)
-            return
-        if not self._is_aiohttps:
-            if self._held:
+        elif not self._is_refused:
+            is_held = bool(self._held)
+            if is_held:
                 data = self._take_held() + data
-                if self._take(data, is_held=True):
-                    return
-            elif self._take(data):
-                return
-        self._pass_on(data)
+            if self._is_aiohttps or not self._take(data, is_held):
+                self._pass_on(data)
 
     def _pass_on(self, data: bytes) -> None:
         payload = self.payload
@@ -194,11 +193,6 @@ class ConnectionGuard(asyncio.Protocol):
             self._inner.connection_lost(exc)
 
     # ------------------------------------------------------------------ direct requests
-
-    def write_direct(self, answer: bytes) -> None:
-        """Write the answer to the direct request. The next request waits for :meth:`drain`."""
-        assert self.transport is not None
-        self.transport.write(answer)
 
     async def drain(self) -> None:
         """Wait while the client does not read."""
@@ -248,8 +242,8 @@ class ConnectionGuard(asyncio.Protocol):
         """The task that handles a direct request; None without one."""
         return self._direct
 
-    def _take(self, data: bytes, *, is_held: bool = False) -> bool:
-        """Return True if these bytes are not for aiohttp."""
+    def _take(self, data: bytes, is_held: bool) -> bool:
+        """Return True if these bytes are not for aiohttp. ``is_held``: they begin with bytes that were held."""
         if self._asked_aiohttp:
             # The rest of a body, or a request that does not wait for the answer to the former.
             self._body_left -= len(data)
@@ -482,3 +476,7 @@ def _head_bytes(request: web.BaseRequest) -> int:
     """Return the size of the head of a request, without further blanks that the head may have had."""
     line = len(request.method) + len(request.raw_path) + len("  HTTP/1.1\r\n\r\n")
     return line + sum(len(name) + len(value) + len(": \r\n") for name, value in request.raw_headers)
+
+
+def _refuse_write(data: bytes) -> object:
+    raise ConnectionResetError("the connection is not open")

@@ -186,7 +186,7 @@ class _Frequent:
             except Exception as error:
                 answer = error_answer(connection.remote, self.operation.name, error)
             if answer is not None:
-                connection.write_direct(_answers.bytes_of(answer, closes=gateway.is_draining))
+                connection.write(_answers.bytes_of(answer, closes=gateway.is_draining))
             if connection.stuck_since is not None:
                 await connection.drain()
             is_open = not gateway.is_draining
@@ -206,7 +206,7 @@ class _Frequent:
             written = _answers.bytes_of(answer, closes=gateway.is_draining)
 
             async def write() -> None:
-                connection.write_direct(written)
+                connection.write(written)
                 await connection.drain()
 
             if hand_over.has_messages:
