@@ -261,7 +261,8 @@ def _add_upkeep(assembly: Assembly, given: Surroundings) -> None:
     """Add the work that no request asks for, and the halt, which ends that work."""
     settings, broker, log, clock = given.settings, given.broker, given.log, given.clock
     events = assembly.get(BrokerEvents)
-    assembly.make(AgendaTimer, clock_ms=clock.now_ms, next_deadline_ms=events.next_deadline_ms, tick=events.tick)
+    lines, next_deadline_ms = assembly.get(Publishes).lines, broker.next_deadline_ms
+    assembly.make(AgendaTimer, clock_ms=clock.now_ms, next_deadline_ms=next_deadline_ms, lines=lines, tick=events.tick)
     assembly.make(
         Checkpoints,
         # Each part is true for a closed row: later records have a higher LSN.

@@ -98,8 +98,7 @@ class WindowBudget:
 
     def take(self, queue_id: int, window: Window, positions: Iterable[int]) -> list[StoredMessage]:
         """Remove and return messages of the window, and mark the queue as most recently received from."""
-        pop = window.messages.pop
-        taken = [pop(position) for position in positions]
+        taken = list(map(window.messages.pop, positions))
         if window.messages or window.soon or window.half:
             size = 0
             for message in taken:

@@ -155,6 +155,7 @@ class AcceptedConnection(asyncio.Protocol):
         "checked_queues",
         "credit",
         "is_held",
+        "is_slow",
         "permissions",
         "product",
         "secret_id",
@@ -186,7 +187,8 @@ class AcceptedConnection(asyncio.Protocol):
         self._parked: ParkedRequests | None = None
         """Requests that wait until the client has read more."""
         self._slow: UnreadOutput | None = None
-        """Set while the socket's buffer is over its mark."""
+        """Set while the socket's buffer is over its mark, as ``is_slow`` is, which every receive reads."""
+        self.is_slow = False
         self._closing_ms: int | None = None
         """Time at which the close began; None before."""
         self._stalled = False
@@ -360,6 +362,7 @@ class AcceptedConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading: the socket's buffer is over its mark, because the client reads more slowly than it asks."""
         self._slow = UnreadOutput(self._shared.time_ms)
+        self.is_slow = True
         self._shared.slow.add(self)
         self._plan_input()
         self._measure()
@@ -369,6 +372,7 @@ class AcceptedConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Continue with the output, now that the client has read."""
         slow, self._slow = self._slow, None
+        self.is_slow = False
         if slow is not None and slow.is_narrow and self._transport is not None:
             self._transport.set_write_buffer_limits(self._shared.slow_reader_bytes)
         self._shared.slow.discard(self)
@@ -633,11 +637,6 @@ class AcceptedConnection(asyncio.Protocol):
         # request are still being dispatched. In steps, because a measurement adds up all replies that are unread.
         if parked.stored_bytes // LEAST_BYTES > steps:
             self._flush_soon()
-
-    @property
-    def is_slow(self) -> bool:
-        """True if the socket's buffer is over its mark."""
-        return self._slow is not None
 
     def flush(self) -> None:
         """Encode and write the replies, unless the client is slow; called once per I/O batch."""

@@ -229,7 +229,7 @@ class Receives:
             requests,
             waiter_ids,
             now_ms,
-            waiting=waiting_requests.receives_of(account),
+            waiting=waiting_requests.receives.get(account, 0),
             max_waiting=self.max_waiting_per_account,
         )
         results = outcome.reply

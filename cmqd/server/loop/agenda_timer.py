@@ -6,7 +6,7 @@ two slices. The timer does not know the kind or the owner of the work.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
 from cmqd.server.part import part
 
@@ -28,7 +28,9 @@ class AgendaTimer:
     clock_ms: Callable[[], int]
     """Returns the time without beginning an I/O batch: a timer that is set is no work for the log."""
     next_deadline_ms: Callable[[], int | None]
-    """Returns the time of the next work; a time at or below now means more work."""
+    """Returns the time of the next work of the core; a time at or below now means more work."""
+    lines: Sized = ()
+    """Publishes that go on in slices; if there are any, work waits now."""
     tick: Callable[[int], None]
     """Does a bounded part of the work that is due."""
 
@@ -42,7 +44,7 @@ class AgendaTimer:
 
         A timer that fires too early is kept: firing in vain is cheaper than setting the timer at each change.
         """
-        deadline_ms = self.next_deadline_ms()
+        deadline_ms = 0 if self.lines else self.next_deadline_ms()
         if deadline_ms is None or (self._handle is not None and self._planned_ms <= deadline_ms):
             return
         if self._handle is not None:
@@ -68,14 +70,14 @@ class AgendaTimer:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        self.next_deadline_ms = _never
+        self.lines, self.next_deadline_ms = (), _never
 
     def _fire(self) -> None:
         self._handle = None
         stop_at = time.perf_counter() + SLICE_S
         now_ms = self.now_ms()
         while True:
-            deadline_ms = self.next_deadline_ms()
+            deadline_ms = 0 if self.lines else self.next_deadline_ms()
             if deadline_ms is None or deadline_ms > now_ms:
                 break
             self.tick(now_ms)

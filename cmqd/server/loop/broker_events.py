@@ -43,10 +43,6 @@ class BrokerEvents:
         """
         self._is_quiet = True
 
-    def next_deadline_ms(self) -> int | None:
-        """Return the time at which ``tick`` has work next; a time in the past stands for work that waits now."""
-        return 0 if self.publishes.lines else self.broker.next_deadline_ms()
-
     def tick(self, now_ms: int) -> None:
         """Do a slice of the work that is due."""
         if self.publishes.lines and not self.publishes.go_on():

@@ -25,12 +25,12 @@ class WaitingRequests:
     Invariant: a waiter is in the table if and only if its asker lists it in ``waiting``.
     """
 
-    __slots__ = ("_receives", "_waiters", "actions", "deletes", "last_id")
+    __slots__ = ("_waiters", "actions", "deletes", "last_id", "receives")
 
     def __init__(self) -> None:
         self._waiters: dict[int, tuple[Client, Request]] = {}
-        self._receives: dict[str, int] = {}
-        """Number of waiting receives by account."""
+        self.receives: dict[str, int] = {}
+        """Number of waiting receives by account, without accounts that have none. Read-only outside."""
         self.actions: dict[int, AuditAction] = {}
         """Administrative operations that wait, by waiter id; their entries are made when the wait ends."""
         self.deletes: dict[int, tuple[array[int], bytes]] = {}
@@ -58,10 +58,6 @@ class WaitingRequests:
         self.last_id += count
         return range(first_id, first_id + count)
 
-    def receives_of(self, account: str) -> int:
-        """Return the number of waiting receives of an account."""
-        return self._receives.get(account, 0)
-
     def add(self, waiter_id: int, asker: Client, request: Request) -> None:
         """Enter a request that the core lets wait.
 
@@ -74,7 +70,7 @@ class WaitingRequests:
             asker.waiting = {}
         asker.waiting[request.request_id] = waiter_id
         if isinstance(request, ReceiveMessages):
-            self._receives[asker.account] = self._receives.get(asker.account, 0) + 1
+            self.receives[asker.account] = self.receives.get(asker.account, 0) + 1
         elif isinstance(request, _PAGES):
             asker.unread_receives += 1
 
@@ -149,7 +145,7 @@ class WaitingRequests:
             assert asker.waiting[request.request_id] == waiter_id
             if isinstance(request, ReceiveMessages):
                 receives[asker.account] = receives.get(asker.account, 0) + 1
-        assert receives == self._receives
+        assert receives == self.receives
         assert all(isinstance(self._waiters[waiter_id][1], ReceiveMessages) for waiter_id in self.deletes)
 
     def _forget(self, asker: Client, request: Request) -> None:
@@ -158,10 +154,10 @@ class WaitingRequests:
             if not asker.waiting:
                 asker.waiting = None
         if isinstance(request, ReceiveMessages):
-            left = self._receives[asker.account] - 1
+            left = self.receives[asker.account] - 1
             if left:
-                self._receives[asker.account] = left
+                self.receives[asker.account] = left
             else:
-                del self._receives[asker.account]
+                del self.receives[asker.account]
         elif isinstance(request, _PAGES):
             asker.unread_receives -= 1

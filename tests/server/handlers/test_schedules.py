@@ -32,7 +32,7 @@ async def pass_time(rig: ServerRig, ms: int) -> None:
     rig.clock.advance(ms)
     now_ms = rig.broker_clock.now_ms()
     for _ in range(50):
-        due_ms = rig.server.broker_events.next_deadline_ms()
+        due_ms = rig.broker.next_deadline_ms()
         if due_ms is None or due_ms > now_ms:
             break
         rig.server.broker_events.tick(now_ms)

@@ -4,7 +4,8 @@ The order of :meth:`Delete.delete_all`: all handles are examined, the good handl
 waiting receives served, because the record makes room in flight.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from cmqd.core.domain_errors import DomainError
 from cmqd.core.facts.facts import Facts
@@ -16,6 +17,8 @@ from cmqd.core.outcome import Effects, HandlesDone, Outcome
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
 from cmqd_segment.records import MessagesDeleted, runs_of
+
+_position: Callable[[InFlight], int] = attrgetter("position")
 
 
 class Delete:
@@ -63,7 +66,7 @@ class Delete:
         the delete may have made room.
         """
         index = queue.index
-        positions = [lease.position for lease in leases.values()]
+        positions = list(map(_position, leases.values()))
         record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
         # Examined before the record is applied, because afterwards these messages are in the set themselves.
         if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):

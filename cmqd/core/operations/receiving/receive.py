@@ -13,7 +13,7 @@ changed facts; a receive before the line would overtake the receives that the li
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any
 
 from cmqd.core.domain_errors import DomainError, TooManyInFlight, TooManyWaiting
 from cmqd.core.facts.facts import Facts
@@ -79,7 +79,8 @@ class Receive:
         index = queue.index
         runtime = self._runtime[queue.queue_id]
         # Refused even if the queue is empty: a consumer that never deletes must learn of the limit before it waits.
-        if index.in_flight_count >= self._max_in_flight:
+        limit = self._max_in_flight
+        if index.live_count - index.active_count >= limit and index.in_flight_count >= limit:
             raise TooManyInFlight(queue.name, self._max_in_flight)
         records: list[AnyRecord] = []
         reads: list[PageRead] = []
@@ -142,8 +143,9 @@ class Receive:
         for request in requests:
             if request.acknowledge is not None:
                 return self._receive_after_deletes(queue, requests, waiter_ids, now_ms, waiting, max_waiting)
-        outcome = self._receive_each(queue, requests, waiter_ids, now_ms, waiting, max_waiting)
-        return cast("Outcome[list[ReceiveReply]]", outcome)
+        # ``Any``, because a list of the narrower replies is no list of all replies for the type checker.
+        outcome: Outcome[Any] = self._receive_each(queue, requests, waiter_ids, now_ms, waiting, max_waiting)
+        return outcome
 
     def _receive_after_deletes(
         self,

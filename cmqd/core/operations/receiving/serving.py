@@ -88,8 +88,12 @@ class Serving:
             head = in_window.get(first)
         if head is None:
             return None
-        # A delete of any message in flight makes room again, and serves the receives that are held up here.
-        count = min(sum(wanted), index.active_count, self._max_in_flight - index.in_flight_count)
+        count = min(sum(wanted), index.active_count)
+        # Most queues are far from the limit: of the messages that are not active, perhaps all are in flight, and even
+        # then there is room. The exact number needs a call.
+        if count + index.live_count - index.active_count > self._max_in_flight:
+            # A delete of any message in flight makes room again, and serves the receives that are held up here.
+            count = min(count, self._max_in_flight - index.in_flight_count)
         if count <= 0:
             return None
         # A queue that is consumed in order has a single run of active messages. The range stands for its positions
