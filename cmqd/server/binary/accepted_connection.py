@@ -18,8 +18,8 @@ Rules:
   until the I/O batch ends, or, after input without a single request (a flood of heartbeats or cancels), until the next
   step of the coarse time.
 - A large read in which no frame ends is stored on arrival, and the connection rests.
-- Small input that is only late is an exception: the connection is read from, takes its turn in the line ``late``, and
-  does not rest. If the client closes its side meanwhile, the turn is taken at once.
+- Small input that is only late is an exception: the connection takes its turn in the line ``late``, and does not rest.
+  It is read from meanwhile if at most one request waits. If the client closes its side, that turn is taken at once.
 - An idle connection costs no task, no timer and no queue; containers are made on first use.
 """
 
@@ -297,7 +297,13 @@ class AcceptedConnection(asyncio.Protocol):
                 self._resting = True
                 shared.io_batch.rests.add(self)
             else:
-                self._defer().add(data)
+                deferred = self._defer()
+                deferred.is_lone = not deferred and self._wire.is_within_frame(data, PIECE_BYTES)
+                deferred.add(data)
+                if deferred.is_lone and self.has_turn and not shared.overloaded:
+                    # The usual late input: ``_plan_input`` would find that the connection is read from.
+                    shared.io_batch.late.add(self)
+                    return
             self._plan_input()
             self._measure()
         else:
@@ -396,9 +402,7 @@ class AcceptedConnection(asyncio.Protocol):
 
     @property
     def _is_late(self) -> bool:
-        """Return True if the deferred input would have been taken up on arrival, if it had not come late. The
-        connection is read from meanwhile: a pause would cost as much as the request.
-        """
+        """Return True if the deferred input would have been taken up on arrival, if it had not come late."""
         return bool(self._deferred) and self._deferred.is_late and not self.is_held
 
     def take_turn(self) -> int:
@@ -443,10 +447,13 @@ class AcceptedConnection(asyncio.Protocol):
         else:
             events = self._wire.receive(data, shared.time_ms)
             count = self._dispatch_each(events)
-            if all(type(event) is Cancel for event in events) and self._wire.unfinished_bytes < HEADER_BYTES:
+            # A handshake has no request either, and only a few bytes.
+            is_idle = self._wire.is_open and self._wire.unfinished_bytes < HEADER_BYTES
+            if is_idle and all(type(event) is Cancel for event in events):
                 self._resting = True
                 shared.idle.append(self)
-                self._plan_input()
+        if not deferred.is_lone or self._resting:
+            self._plan_input()
         return max(len(data) + count * REQUEST_COST, turn_time.cost())
 
     def rest_with_others(self) -> None:
@@ -585,7 +592,9 @@ class AcceptedConnection(asyncio.Protocol):
         else:
             io_batch.turns.remove(self)
             io_batch.late.remove(self)
-        wanted = not ((self.has_input and not is_late) or self._resting or self._stalled) and self._slow is None
+        # The usual late input is a request of a client that waits for the answer. A pause would cost as much again.
+        is_lone = is_late and self._deferred is not None and self._deferred.is_lone
+        wanted = not ((self.has_input and not is_lone) or self._resting or self._stalled) and self._slow is None
         if wanted != transport.is_reading():
             if wanted:
                 transport.resume_reading()

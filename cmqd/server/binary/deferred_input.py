@@ -27,7 +27,7 @@ KiB decoded, and a turn that ends by time leaves most of them here."""
 class DeferredInput:
     """Bytes and decoded requests of a connection, in the order of arrival; see the module."""
 
-    __slots__ = ("_data", "_position", "decoded", "had_request", "is_large")
+    __slots__ = ("_data", "_position", "decoded", "had_request", "is_large", "is_lone")
 
     def __init__(self) -> None:
         self._data = b""
@@ -37,6 +37,8 @@ class DeferredInput:
         """Requests and events that come before the bytes."""
         self.had_request = False
         """A request was in the input that took turns."""
+        self.is_lone = False
+        """The input is a single read within a frame, as the connection has found: at most one request ends in it."""
         self.is_large = False
         """More than a piece waits, or has waited since input was last taken up on arrival."""
 

@@ -22,7 +22,7 @@ The number of large reads in an I/O batch is limited as well, with accounts and 
 Small input that comes late waits in a line of its own (``late``), and no small input is taken up on arrival while a
 connection is in that line. Otherwise connections whose replies leave first would always be in time, and of thousands of
 connections some would be served again and again, and the others after seconds (decision 0243). A connection in that
-line is read from meanwhile, and does not rest: with a pause and a rest, late input would cost as much again.
+line does not rest, and is read from if at most one request waits: a pause and a rest would cost as much again.
 
 A batch without work has no end. Most commits become durable while no other rows wait: then replies are all there is to
 write. Such a batch writes the replies and is over; no record waits for a flush, no deadline has changed, and the

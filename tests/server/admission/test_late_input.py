@@ -110,6 +110,24 @@ async def test_a_late_request_is_taken_up_before_the_end_of_its_connection(rig: 
     assert not len(rig.server.io_batch.late)
 
 
+async def test_a_connection_with_several_late_requests_is_not_read_from(rig: ServerRig) -> None:
+    """A request can hold the connection, and the end of the stream must not overtake the requests behind it."""
+    other = await rig.client()
+    (client,) = await late_clients(rig, 2)
+    other.feed(*(wire.SendMessages(other.next_id(), "jobs", [b"x"]) for _ in range(2)))
+    client.feed(wire.SendMessages(client.next_id(), "jobs", [b"second"]))
+
+    for each in (client, other):
+        assert is_late(each)
+        assert not each.transport.is_reading()
+    await rig.turn()
+
+    for each in (client, other):
+        assert each.transport.is_reading()
+        each.read()
+        assert len(each.replies) >= 2
+
+
 async def test_requests_behind_a_late_request_keep_their_order(rig: ServerRig) -> None:
     (client,) = await late_clients(rig, 2)
     assert client.transport.is_reading()
@@ -127,6 +145,17 @@ async def test_requests_behind_a_late_request_keep_their_order(rig: ServerRig) -
     sent = [reply.message_ids[0] for reply in client.replies.values() if isinstance(reply, wire.MessagesSent)]
     assert len(sent) == 5
     assert sent == sorted(sent)
+
+
+async def test_a_late_handshake_does_not_rest(rig: ServerRig) -> None:
+    await late_clients(rig, 2)
+    stranger = rig.connect()
+    stranger.deliver()
+    assert is_late(stranger)
+
+    await rig.turn()
+
+    assert stranger.transport.is_reading()
 
 
 async def test_a_late_flood_without_a_request_rests(rig: ServerRig) -> None:

@@ -46,7 +46,7 @@ async def turns(count: int) -> None:
 
 async def test_replies_leave_first_and_what_is_common_comes_once_when_nothing_more_comes() -> None:
     log: list[str] = []
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: 0.0)
 
     io_batch.schedule()
     io_batch.write_later(Client(log, "a"))
@@ -125,7 +125,7 @@ async def test_what_is_done_before_the_end_is_part_of_it() -> None:
         io_batch.now_ms()
         io_batch.write_later(Client(log, "answered"))
 
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), before)
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), before, timer=lambda: 0.0)
     io_batch.schedule()
     await turns(8)
 
@@ -134,7 +134,7 @@ async def test_what_is_done_before_the_end_is_part_of_it() -> None:
 
 async def test_what_the_sockets_bring_meanwhile_shares_the_end() -> None:
     log: list[str] = []
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: 0.0)
 
     class Asking(Client):
         def flush(self) -> None:
@@ -150,7 +150,7 @@ async def test_what_the_sockets_bring_meanwhile_shares_the_end() -> None:
 
 async def test_replies_alone_are_written_once_and_have_no_end() -> None:
     log: list[str] = []
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: 0.0)
 
     for name in ("a", "b"):
         io_batch.write_later(Client(log, name))
@@ -237,7 +237,7 @@ class TestReleasedReplies:
 
 async def test_a_reply_that_another_reply_causes_is_written_too() -> None:
     log: list[str] = []
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: 0.0)
 
     class Causing(Client):
         def flush(self) -> None:
@@ -253,7 +253,7 @@ async def test_a_reply_that_another_reply_causes_is_written_too() -> None:
 @pytest.mark.parametrize("work", ["schedule", "now_ms"])
 async def test_work_that_a_reply_causes_has_an_end(work: str) -> None:
     log: list[str] = []
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: 0.0)
 
     class Working(Client):
         def flush(self) -> None:
@@ -286,7 +286,7 @@ async def test_work_that_comes_before_replies_are_written_has_the_time_of_a_whol
 async def test_clients_that_never_pause_do_not_put_the_end_off_for_ever() -> None:
     ends: list[int] = []
     looks = 0
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: ends.append(looks))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: ends.append(looks), timer=lambda: 0.0)
 
     while len(ends) < 3:
         io_batch.schedule()
@@ -299,7 +299,7 @@ async def test_clients_that_never_pause_do_not_put_the_end_off_for_ever() -> Non
 
 async def test_an_end_that_is_asked_for_comes_at_once() -> None:
     log: list[str] = []
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: 0.0)
 
     io_batch.write_later(Client(log, "a"))
     io_batch.end()
@@ -364,7 +364,7 @@ class Tired:
 
 async def test_a_connection_rests_until_the_end() -> None:
     log: list[str] = []
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: 0.0)
 
     io_batch.schedule()
     io_batch.rests.add(Tired("a", log))
@@ -375,7 +375,7 @@ async def test_a_connection_rests_until_the_end() -> None:
 
 async def test_few_connections_are_read_from_again_in_a_wake_up_and_accounts_in_turns() -> None:
     log: list[str] = []
-    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"))
+    io_batch = IoBatch(asyncio.get_running_loop(), lambda: 0, lambda: log.append("end"), timer=lambda: 0.0)
 
     io_batch.schedule()
     for account in ("crowd",) * (2 * READS_PER_IO_BATCH) + ("alone",):
