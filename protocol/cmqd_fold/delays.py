@@ -11,7 +11,6 @@ from typing import Final
 
 from pyroaring import BitMap64
 
-from cmqd_fold.first_use import MadeAtFirstUse
 from cmqd_fold.timers import Timers
 from cmqd_segment.checkpoint import QueueSlice
 from cmqd_segment.records import DelaysScheduled, Runs, pack_runs, unpack_runs
@@ -20,46 +19,58 @@ EMPTY: Final = BitMap64().serialize()
 """An empty set in a checkpoint."""
 
 
-class Delays(MadeAtFirstUse):
+class Delays:
     """The delayed messages of a queue: scheduled, or in overflow; see the module."""
 
     __slots__ = (
+        "_damaged",
+        "_overflow",
         "_queue_id",
+        "_scheduled",
         "buckets",
-        "damaged",
-        "overflow",
         "overflow_count",
-        "scheduled",
         "scheduled_count",
     )
 
-    # Made at first use: most queues have no delays.
-    scheduled: BitMap64
-    overflow: BitMap64
-    damaged: BitMap64
-    """Messages set aside as damaged that belong to ``overflow`` after a restart."""
-
-    makers = {  # noqa: RUF012 - the base declares the type
-        "scheduled": (1, lambda _: BitMap64()),
-        "overflow": (2, lambda _: BitMap64()),
-        "damaged": (4, lambda _: BitMap64()),
-    }
-
     def __init__(self, queue_id: int, buckets: Timers) -> None:
-        self.made = 0
         self._queue_id = queue_id
         self.buckets = buckets
+        # Made at first use: most queues have no delays.
+        self._scheduled: BitMap64 | None = None
         self.scheduled_count = 0
+        self._overflow: BitMap64 | None = None
         self.overflow_count = 0
+        self._damaged: BitMap64 | None = None
+
+    @property
+    def scheduled(self) -> BitMap64:
+        """Messages with a due time among the timers."""
+        if self._scheduled is None:
+            self._scheduled = BitMap64()
+        return self._scheduled
+
+    @property
+    def overflow(self) -> BitMap64:
+        """Messages that wait for a place among the timers."""
+        if self._overflow is None:
+            self._overflow = BitMap64()
+        return self._overflow
+
+    @property
+    def damaged(self) -> BitMap64:
+        """Messages set aside as damaged that belong to ``overflow`` after a restart."""
+        if self._damaged is None:
+            self._damaged = BitMap64()
+        return self._damaged
 
     def load(self, part: QueueSlice) -> None:
         """Load the delays of a checkpoint."""
         if part.overflow != EMPTY:
-            self.overflow |= BitMap64.deserialize(part.overflow)
+            self._overflow = BitMap64.deserialize(part.overflow)
             self.overflow_count = len(self.overflow)
         if part.delayed == EMPTY:
             return
-        self.scheduled |= BitMap64.deserialize(part.delayed)
+        self._scheduled = BitMap64.deserialize(part.delayed)
         self.scheduled_count = len(self.scheduled)
         for due_ms, packed in part.delays:
             # Buckets keep entries of activated messages until the entries come due. Checked against ``scheduled``,
@@ -79,7 +90,7 @@ class Delays(MadeAtFirstUse):
     def add(self, position: int, due_ms: int, max_scheduled: int) -> None:
         """Add a delayed message."""
         # Damaged overflow counts as overflow: recovery knows no damage and must come to the same sets.
-        if self.scheduled_count < max_scheduled and not self.overflow_count and not self.damaged:
+        if self.scheduled_count < max_scheduled and not self.overflow_count and not self._damaged:
             self._schedule(position, due_ms)
         else:
             self.overflow.add(position)
@@ -134,13 +145,13 @@ class Delays(MadeAtFirstUse):
         if self.overflow_count:
             self.overflow.remove_range(0, floor)
             self.overflow_count = len(self.overflow)
-        if self.is_made("damaged"):
-            self.damaged.remove_range(0, floor)
+        if self._damaged is not None:
+            self._damaged.remove_range(0, floor)
 
     def overflow_anew(self) -> bytes:
         """Return the overflow for a checkpoint: a restart forgets which messages are damaged."""
-        if self.is_made("damaged"):
-            return (self.overflow | self.damaged).serialize()
+        if self._damaged:
+            return (self.overflow | self._damaged).serialize()
         return self.overflow.serialize() if self.overflow_count else EMPTY
 
     def still_scheduled(self, positions: Iterable[int]) -> Runs:

@@ -27,14 +27,13 @@ frequent records touch one large set each. The price is that the count of messag
 and a count that is wrong once stays wrong: every method changes a set and its count together.
 """
 
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from pyroaring import BitMap64
 
 from cmqd_fold.activations import Activations
 from cmqd_fold.delays import EMPTY, Delays
-from cmqd_fold.first_use import MadeAtFirstUse
 from cmqd_fold.half_messages import HalfTable
 from cmqd_fold.leases import InFlight, Leases
 from cmqd_fold.receive_history import ReceiveHistory
@@ -83,8 +82,12 @@ SERVED_BEFORE = -2
 PACKED_BYTES: Final = 128
 """Largest set that a quiet queue keeps packed."""
 
+PARTS: Final = {"live": 1, "active": 2, "leases": 4, "settled": 8, "history": 16, "steps": 32}
+"""Parts that a quiet queue lacks, each with its bit."""
+_ALL_PARTS: Final = 63
 
-class QueueIndex(MadeAtFirstUse):
+
+class QueueIndex:
     """The state of every position of a queue; see the module for states and invariants."""
 
     __slots__ = (
@@ -110,6 +113,7 @@ class QueueIndex(MadeAtFirstUse):
         "leases",
         "live",
         "live_count",
+        "made",
         "moving_count",
         "next_position",
         "queue_id",
@@ -120,8 +124,7 @@ class QueueIndex(MadeAtFirstUse):
         "totals",
     )
 
-    # Made at first use: a queue without messages needs none of these, and they are most of its memory. What only few
-    # queues ever need is None before its first use, because hot paths ask for it.
+    # The parts of a queue with messages: most of its memory. A quiet queue lacks them, see ``_QuietIndex``.
     live: BitMap64
     """Positions of all messages that are not gone; rewindable messages count as gone."""
     active: BitMap64
@@ -133,15 +136,6 @@ class QueueIndex(MadeAtFirstUse):
     steps: TimeSteps
     """Send times by position, to about 100 ms: a time per message would take 8 bytes for each."""
 
-    makers = {  # noqa: RUF012 - the base declares the type
-        "live": (1, lambda index: _unpacked(index._packed_live)),
-        "active": (2, lambda index: _unpacked(index._packed_active)),
-        "leases": (4, lambda index: Leases(index.queue_id, index.timers.leases)),
-        "settled": (8, lambda index: None if index.timers is NO_TIMERS else SettledLeases()),
-        "history": (16, lambda _: ReceiveHistory()),
-        "steps": (32, lambda _: TimeSteps()),
-    }
-
     def __init__(
         self,
         queue_id: int,
@@ -149,6 +143,7 @@ class QueueIndex(MadeAtFirstUse):
         timers: QueueTimers = NO_TIMERS,
     ) -> None:
         self.made = 0
+        """Bits of ``PARTS`` that are made."""
         self.queue_id = queue_id
         self.attributes = attributes
         self.timers = timers
@@ -184,6 +179,56 @@ class QueueIndex(MadeAtFirstUse):
         """The redrive in progress, or the last redrive."""
         self.totals = QueueTotals()
         """Counts since the queue was made. Facts like the positions: the ``apply_*`` methods alone count."""
+        _become(self, _QuietIndex)
+
+    # ------------------------------------------------------------------ parts of a quiet queue
+
+    def is_made(self, name: str) -> bool:
+        """Return whether a part is made, for calls that would make all parts in vain."""
+        return self.made & PARTS[name] != 0
+
+    def make_parts(self) -> None:
+        """Make the parts that a quiet queue lacks."""
+        made = self.made
+        if not made & PARTS["live"]:
+            self.live = _unpacked(self._packed_live)
+        if not made & PARTS["active"]:
+            self.active = _unpacked(self._packed_active)
+        if not made & PARTS["leases"]:
+            self.leases = Leases(self.queue_id, self.timers.leases)
+        if not made & PARTS["settled"]:
+            self.settled = None if self.timers is NO_TIMERS else SettledLeases()
+        if not made & PARTS["history"]:
+            self.history = ReceiveHistory()
+        if not made & PARTS["steps"]:
+            self.steps = TimeSteps()
+        self.made = _ALL_PARTS
+        _become(self, QueueIndex)
+
+    def rest(self) -> None:
+        """Let go of the parts that hold little or nothing, until their next use. To be called between operations."""
+        # Not at the delete of the last message: a queue with a message at a time would make its sets anew for each.
+        if not self.made:
+            return
+        for name, packed_name in (("live", "_packed_live"), ("active", "_packed_active")):
+            if self.is_made(name):
+                packed = getattr(self, name).serialize()
+                if len(packed) <= PACKED_BYTES:
+                    setattr(self, packed_name, packed)
+                    self._unmake(name)
+        if self.is_made("leases") and not self.leases.by_number:
+            self._unmake("leases")
+        if self.is_made("history") and not self.history.chunks:
+            self._unmake("history")
+        if self.is_made("steps") and not len(self.steps):
+            self._unmake("steps")
+        if self.is_made("settled") and (self.settled is None or self.settled.is_unused):
+            self._unmake("settled")
+
+    def _unmake(self, name: str) -> None:
+        _become(self, _QuietIndex)
+        delattr(self, name)
+        self.made ^= PARTS[name]
 
     # ------------------------------------------------------------------ sets made at first use
 
@@ -408,13 +453,15 @@ class QueueIndex(MadeAtFirstUse):
         # Counts are not part of a slice. Taken from the sets, they cannot disagree with them.
         self._packed_live, self._packed_active = part.live, part.active
         if part.live != EMPTY:
-            self.live_count = self.active_count = len(self.live)
+            self.live_count = self.active_count = len(_unpacked(part.live))
             if part.active != part.live:
-                self.active_count = len(self.active)
-            self._pack()
+                self.active_count = len(_unpacked(part.active))
         self.delays.load(part)
+        # These two parts alone, because the queue may stay quiet.
         if part.step_positions:
+            self.steps = TimeSteps()
             self.steps.load(part.step_positions, part.step_starts, part.step_ends)
+            self.made |= PARTS["steps"]
         if part.rewindable:
             self.rewindable = BitMap64.deserialize(part.rewindable)
         if part.half:
@@ -428,8 +475,10 @@ class QueueIndex(MadeAtFirstUse):
         if part.totals is not None:
             # A copy, because records count in place, and the part may be loaded again (the memory log keeps it).
             self.totals = msgspec.structs.replace(part.totals)
-        if part.settled and (settled := self.settled) is not None:
-            settled.load(part.settled_since_ms, part.settled)
+        if part.settled and self.timers is not NO_TIMERS:
+            self.settled = SettledLeases()
+            self.settled.load(part.settled_since_ms, part.settled)
+            self.made |= PARTS["settled"]
 
     def apply(self, record: AnyRecord) -> None:
         """Apply a record of this queue. Records without positions (creation, deletion) change nothing."""
@@ -963,27 +1012,28 @@ class QueueIndex(MadeAtFirstUse):
         """Return the live positions for a checkpoint."""
         return self.live.serialize() if self.is_made("live") else self._packed_live
 
-    def _pack(self) -> None:
-        """Keep ``live`` and ``active`` packed until their next use, unless they are large."""
-        for name, packed_name in (("live", "_packed_live"), ("active", "_packed_active")):
-            if self.is_made(name):
-                packed = getattr(self, name).serialize()
-                if len(packed) <= PACKED_BYTES:
-                    setattr(self, packed_name, packed)
-                    self.unmake(name)
 
-    def rest(self) -> None:
-        """Let go of the parts that hold little or nothing, until their next use. To be called between operations."""
-        # Not at the delete of the last message: a queue with a message at a time would make its sets anew for each.
-        if not self.made:
-            return
-        self._pack()
-        if self.is_made("leases") and not self.leases.by_number:
-            self.unmake("leases")
-        if self.is_made("history") and not self.history.chunks:
-            self.unmake("history")
-        if self.is_made("steps") and not len(self.steps):
-            self.unmake("steps")
+class _QuietIndex(QueueIndex):
+    """An index that lacks a part, until the first use of the part makes all of them.
+
+    A broker may have 100,000 queues, most of them quiet. The class of an index changes, because Python reads attributes
+    several times slower where a class has ``__getattr__``: a busy index is a plain ``QueueIndex``. A slot without a
+    value takes eight bytes.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # else every name would pass for an attribute
+
+        def __getattr__(self, name):
+            if name not in PARTS:
+                raise AttributeError(f"QueueIndex has no attribute {name}")
+            self.make_parts()
+            return getattr(self, name)
+
+
+def _become(index: QueueIndex, kind: type[QueueIndex]) -> None:
+    index.__class__ = kind  # pyright: ignore[reportAttributeAccessIssue] - both classes have the same slots
 
 
 def _unpacked(packed: bytes) -> BitMap64:

@@ -123,6 +123,11 @@ class SettledLeases:
                 return GONE_MOVED
         return 0
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether the table was never written to."""
+        return self.since_ms == -LIFE_MS
+
     def no_later_than(self, now_ms: int) -> None:
         """Let the generation begin at ``now_ms`` at the latest: broker time stepped back."""
         self.since_ms = min(self.since_ms, now_ms)
