@@ -51,9 +51,9 @@ def _run(result: Result, histogram: Histogram) -> Iterable[str]:
         yield "<h2>Messages a second</h2>" + _chart(rates, "s")
         yield f"<h2>Latency by the second, ms ({escape(result.latency_of)})</h2>" + _chart(
             {
-                "p50": _by_time(seconds, lambda each: each.p50_ms),
-                "p99": _by_time(seconds, lambda each: each.p99_ms),
-                "max": _by_time(seconds, lambda each: each.max_ms),
+                "p50": _by_time(seconds, lambda each: each.p50_ms or 0),
+                "p99": _by_time(seconds, lambda each: each.p99_ms or 0),
+                "max": _by_time(seconds, lambda each: each.max_ms or 0),
             },
             "s",
         )

@@ -27,9 +27,10 @@ class Second(msgspec.Struct, frozen=True):
     """Messages a second, as the next two."""
     received: float
     deleted: float
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
+    p50_ms: float | None
+    """None = no message was complete, as the next two."""
+    p99_ms: float | None
+    max_ms: float | None
     errors: int
 
     def line(self, phase: str) -> str:
@@ -37,7 +38,8 @@ class Second(msgspec.Struct, frozen=True):
         parts = [f"{phase} {self.at:4.0f} s", f"sent {self.sent:,.0f}/s"]
         if self.received or self.deleted:
             parts.append(f"received {self.received:,.0f}/s")
-        parts.append(f"p50 {self.p50_ms:.2f} p99 {self.p99_ms:.2f} max {self.max_ms:.2f} ms")
+        if self.p50_ms is not None:
+            parts.append(f"p50 {self.p50_ms:.2f} p99 {self.p99_ms:.2f} max {self.max_ms:.2f} ms")
         if self.errors:
             parts.append(counted(self.errors, "error"))
         return "  ".join(parts)
@@ -46,14 +48,18 @@ class Second(msgspec.Struct, frozen=True):
 def second_of(tally: Tally, at: float, elapsed: float) -> Second:
     """Return the figures of a tally that was cleared ``elapsed`` seconds ago."""
     latency = tally.latency
+    p50, p99, highest = (
+        each / 1000 if latency.count else None
+        for each in (latency.percentile(50), latency.percentile(99), latency.maximum)
+    )
     return Second(
         round(at, 3),
         round(tally.sent / elapsed, 1),
         round(tally.received / elapsed, 1),
         round(tally.deleted / elapsed, 1),
-        latency.percentile(50) / 1000,
-        latency.percentile(99) / 1000,
-        latency.maximum / 1000,
+        p50,
+        p99,
+        highest,
         tally.refused,
     )
 
@@ -118,7 +124,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
             pairs[f"  {name}"] = f"{value:,.3f} ms"
         pairs["errors"] = ", ".join(f"{name} {count:,}" for name, count in self.errors.items()) or "none"
         if self.unanswered:
-            pairs["unanswered"] = f"{counted(self.unanswered, 'message')}, left out of the latencies"
+            pairs["unanswered"] = f"{counted(self.unanswered, 'message')}, with the time waited as latency"
         cores = f"{self.generator['cores']:.2f} cores"
         late = self.generator.get("late_p99_ms")
         pairs["generator"] = cores if late is None else f"{cores}, late by {late:.3f} ms (p99)"
@@ -140,7 +146,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         if self.unanswered:
             warnings.append(
                 f"{counted(self.unanswered, 'message')} of the open loop had no answer at the end: the server did not "
-                "keep up, or lost connections; the percentiles do not count them"
+                "keep up, or lost connections; the percentiles count the time waited, and are too low"
             )
         return warnings
 

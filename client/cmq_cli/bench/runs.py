@@ -19,6 +19,8 @@ from cmqd_load.tally import Quota, Tally
 DRAIN_SECONDS = 5.0
 """Time for the answers to the messages of an open loop that are due at the end."""
 DRAIN_STEP = 0.05
+UNANSWERED_STEPS = 1_000
+"""Different waiting times of unanswered messages."""
 LEAST_SECOND_NS = 50_000_000
 UNLIMITED = sys.maxsize
 
@@ -49,6 +51,8 @@ class Run:
         """Set to the limit of messages when the measured time begins; an error ends the run by it, too."""
         self._due = 0
         """Messages of the open loop that were due in the measured time."""
+        self._last_due_ns = 0
+        """Intended time of the last of them."""
         self._is_measuring = False
         self.measured = Measured()
         """The measurements; a cancelled run has them up to its cancellation."""
@@ -117,6 +121,7 @@ class Run:
                     self.quota.done.set()
                     return
                 self._due += batch
+                self._last_due_ns = intended_ns
             send(intended_ns)
 
         return act
@@ -162,6 +167,21 @@ class Run:
             self.measured.seconds += (self._now_ns() - start) / 1e9
         self.measured.total.add(self.tally)
         self.measured.unanswered = max(missing, 0)
+        if missing > 0:
+            self._count_unanswered(missing, self._due * copies)
+
+    def _count_unanswered(self, missing: int, due: int) -> None:
+        """Count messages without an answer with the time that they have waited: a lower bound of their latency.
+
+        Left out, a server that falls behind would have the latencies of its first messages alone. The messages that
+        were due last are taken for the missing, because queues answer in order.
+        """
+        span_us = (self._last_due_ns - self.tally.since_ns) / 1000
+        waited_us = (self._now_ns() - self._last_due_ns) / 1000
+        chunk = -(-missing // UNANSWERED_STEPS)
+        for number in range(0, missing, chunk):
+            times = min(chunk, missing - number)
+            self.measured.total.latency.record(round(waited_us + (number + times / 2) / due * span_us), times)
 
     def _take_exception(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         # Callbacks of connections have no caller to raise to.

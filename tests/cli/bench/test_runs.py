@@ -95,6 +95,27 @@ async def test_an_open_loop_counts_what_is_due_in_the_measured_time_up_to_its_li
     assert run.quota.done.is_set()
 
 
+async def test_messages_without_an_answer_count_with_the_time_that_they_have_waited() -> None:
+    clock = Clock()
+    run = a_run(RatePlan(rate=1000), clock, [])
+    run.tally.since_ns = start = clock.now
+    run._is_measuring = True  # pyright: ignore[reportPrivateUsage]
+    act = run._paced(lambda _: None)  # pyright: ignore[reportPrivateUsage]
+    for number in range(1001):
+        act(start + number * 1_000_000)
+    for _ in range(601):  # the first messages, answered at once
+        run.measured.total.latency.record(0)
+    clock.now += 4 * SECOND  # the last is due after 1 s
+
+    run._count_unanswered(400, 1001)  # pyright: ignore[reportPrivateUsage]
+
+    latency = run.measured.total.latency
+    assert latency.count == 1001
+    assert latency.percentile(60) == 0
+    assert latency.percentile(61) == pytest.approx(3_000_000, rel=0.01)
+    assert latency.maximum == pytest.approx(3_400_000, rel=0.01)
+
+
 def measured(**fields: Any) -> Measured:
     made = Measured(seconds=2.0, **fields)
     made.total.sent, made.total.received, made.total.deleted = 300, 200, 100
