@@ -265,6 +265,8 @@ def load(module: str) -> None:
 
 
 def main() -> None:
+    # Not for the children: the folder of this file.
+    del sys.path[0]
     import_structlog()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     request = _serve(socket.socket(fileno=int(sys.argv[1])))
