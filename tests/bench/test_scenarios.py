@@ -47,6 +47,10 @@ SCENARIOS = [
         "idle --connections 60 --rate 100 --seconds 1 --warm-up 0.2 --rounds 1",
         {"rss_kib_per_connection"},
     ),
+    (
+        "queues --queues 20 --rate 100 --connections 2 --seconds 0.2 --warm-up 0.1 --rounds 1",
+        {"longest_ms_without", "longest_ms_with_checkpoint", "rss_kib_per_queue", "kill_start_us_per_queue"},
+    ),
     ("delayed --messages 2000 --spread 1 --rounds 1", {"rss_growth_mib"}),
     ("backlog --messages 6000 --rounds 1", {"rss_growth_mib", "restart_seconds", "drain_ratio"}),
     (

@@ -11,12 +11,12 @@ from statistics import median
 from typing import Any, Final
 
 from cmqd_bench.commands.options import Options
-from cmqd_bench.figures.histogram import Histogram
 from cmqd_bench.figures.measure import Round
-from cmqd_bench.load.pacer import Pacer
 from cmqd_bench.load.session import Session, running
 from cmqd_bench.machine.broker import Broker
 from cmqd_bench.machine.floor import sync_floor_ms
+from cmqd_load.histogram import Histogram
+from cmqd_load.pacer import Pacer
 from cmqd_protocol.messages import SealSegments
 
 CHECKPOINTS: Final = 10
