@@ -42,6 +42,8 @@ class ForkServer:
     def close(self) -> None:
         """End the process; its children go on."""
         self.requests.close()
+        # A process that a shell left behind may hold the socket open.
+        self._process.terminate()
         self._process.wait()
         self.errors.close()
 
