@@ -49,11 +49,12 @@ def _run(result: Result, histogram: Histogram) -> Iterable[str]:
         if any(each.received for each in seconds):
             rates["received"] = _by_time(seconds, lambda each: each.received)
         yield "<h2>Messages a second</h2>" + _chart(rates, "s")
+    if sum(each.p50_ms is not None for each in seconds) > 1:
         yield f"<h2>Latency by the second, ms ({escape(result.latency_of)})</h2>" + _chart(
             {
-                "p50": _by_time(seconds, lambda each: each.p50_ms or 0),
-                "p99": _by_time(seconds, lambda each: each.p99_ms or 0),
-                "max": _by_time(seconds, lambda each: each.max_ms or 0),
+                "p50": _by_time(seconds, lambda each: each.p50_ms),
+                "p99": _by_time(seconds, lambda each: each.p99_ms),
+                "max": _by_time(seconds, lambda each: each.max_ms),
             },
             "s",
         )
@@ -64,11 +65,14 @@ def _run(result: Result, histogram: Histogram) -> Iterable[str]:
         yield "<h2>Latency by percentile, ms</h2>" + _chart({"latency": curve}, "", _percentile_label)
 
 
-def _by_time(seconds: Sequence[Second], value: Callable[[Second], float]) -> list[Point]:
-    """Return a curve over the time; of a long run the largest value of neighbours."""
-    step = -(-len(seconds) // MAX_POINTS)
-    chunks = [seconds[start : start + step] for start in range(0, len(seconds), step)]
-    return [(chunk[-1].at, max(map(value, chunk))) for chunk in chunks]
+def _by_time(seconds: Sequence[Second], value: Callable[[Second], float | None]) -> list[Point]:
+    """Return a curve over the time; of a long run the largest value of neighbours. A second without a value is left
+    out.
+    """
+    points = [(second.at, each) for second in seconds if (each := value(second)) is not None]
+    step = -(-len(points) // MAX_POINTS) or 1
+    chunks = [points[start : start + step] for start in range(0, len(points), step)]
+    return [(chunk[-1][0], max(each for _, each in chunk)) for chunk in chunks]
 
 
 def _percentile_label(nines: float) -> str:
@@ -89,14 +93,16 @@ def _chart(curves: dict[str, list[Point]], unit: str, label: Callable[[float], s
         return HEIGHT - BOTTOM - y / high_y * (HEIGHT - BOTTOM - TOP)
 
     svg = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">']
+    # Percentiles have a tick at 0, 90, 99, 99.9 % ...
+    ticks = list(range(int(high_x) + 1)) if label else [low_x + span * tick / TICKS for tick in range(TICKS + 1)]
+    for x in ticks:
+        anchor = "end" if at_x(x) > WIDTH - LEFT else "middle"
+        shown = label(x) if label else f"{x:,.4g} {unit}"
+        svg.append(f'<text x="{at_x(x):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{escape(shown)}</text>')
     for tick in range(TICKS + 1):
         y = high_y * tick / TICKS
         svg.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at_y(y):.1f}" y2="{at_y(y):.1f}"/>')
         svg.append(f'<text x="{LEFT - 6}" y="{at_y(y) + 4:.1f}" text-anchor="end">{y:,.6g}</text>')
-        x = low_x + span * tick / TICKS
-        anchor = "end" if tick == TICKS else "middle"
-        shown = label(x) if label else f"{x:,.4g} {unit}"
-        svg.append(f'<text x="{at_x(x):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{escape(shown)}</text>')
     for number, curve in enumerate(curves.values()):
         path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in curve)
         svg.append(f'<polyline class="curve c{number}" points="{path}"/>')

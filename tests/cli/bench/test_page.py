@@ -3,6 +3,8 @@
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+from msgspec import structs
+
 from cmq_cli.bench.page import page
 from cmq_cli.bench.plans import RatePlan
 from cmq_cli.bench.results import Measured, Result, Second, result_of
@@ -58,6 +60,25 @@ def test_a_long_run_has_a_bounded_curve_that_keeps_its_peaks() -> None:
 
     assert max(line.count(",") for line in text.split('points="')[1:2]) < 1_100
     assert "25,000" in text
+
+
+def test_seconds_in_which_no_message_was_complete_have_no_latency() -> None:
+    result, _ = a_run("behind", 4)
+    silent = [Second(float(at), 1, 1, 0, None, None, None, 0) for at in range(5, 8)]
+
+    some = page([(structs.replace(result, by_second=[*result.by_second, *silent]), Histogram())])
+    none = page([(structs.replace(result, by_second=silent), Histogram())])
+
+    assert [some.count("<svg"), none.count("<svg")] == [2, 1]
+    assert len(some.split('points="')[3].partition('"')[0].split()) == 4
+
+
+def test_percentiles_have_a_tick_for_each_nine() -> None:
+    text = page([a_run("nines", 1)])
+
+    assert [part for part in (">0 %<", ">90 %<", ">99 %<", ">99.9 %<", ">99.99 %<") if part not in text] == [
+        ">99.99 %<"
+    ]
 
 
 def test_a_run_of_a_second_has_its_percentiles_alone() -> None:
