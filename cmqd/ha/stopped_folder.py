@@ -12,7 +12,7 @@ from cmqd.engine.interface import StoredCheckpoint
 from cmqd.log.values import Durability
 from cmqd.storage.folder.data_folder import DataFolder, boot_id
 from cmqd.storage.recovery.folder_inspection import inspect
-from cmqd.storage.segments.segment import LogRow
+from cmqd.storage.segments.row_inserts import LogRow
 from cmqd.storage.storage_errors import DamagedError
 from cmqd_segment.checkpoint_file import verify_checkpoint
 from cmqd_segment.manifest import CacheOf, Manifest

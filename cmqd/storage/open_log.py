@@ -37,6 +37,7 @@ from cmqd.storage.redundancy.following import Tail
 from cmqd.storage.redundancy.replication import Replication
 from cmqd.storage.segment_drops import SegmentDrops, StartTask, remove_segment
 from cmqd.storage.segments.page_size import page_bytes_after
+from cmqd.storage.segments.row_inserts import is_disk_full
 from cmqd.storage.segments.segment import WritableSegment, create_segment, open_connection
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd.storage.writing.checkpoint_writer import Checkpoints
@@ -44,7 +45,7 @@ from cmqd.storage.writing.commit_socket import CommitSocket
 from cmqd.storage.writing.page_fitting import PageFitting
 from cmqd.storage.writing.sealer import Sealer, truncate_wal
 from cmqd.storage.writing.wal_filling import Filling
-from cmqd.storage.writing.writer import Writer, is_disk_full
+from cmqd.storage.writing.writer import Writer
 from cmqd_segment.manifest import SegmentState, sync_folder
 from cmqd_segment.schema import PAGE_BYTES, Origin
 

@@ -38,8 +38,8 @@ from cmqd.storage.folder.catalog import Catalog, SealedFile
 from cmqd.storage.folder.data_folder import DataFolder
 from cmqd.storage.folder.log_identity import new_log_id, new_start_number
 from cmqd.storage.recovery import torn_tail as walcheck
+from cmqd.storage.segments.row_inserts import is_disk_full
 from cmqd.storage.storage_errors import DamagedError, FolderFormatError, WrongFolder
-from cmqd.storage.writing.writer import is_disk_full
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import (
     MANIFEST_FORMAT,

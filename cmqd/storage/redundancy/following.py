@@ -35,7 +35,7 @@ from cmqd.engine.interface import NO_LEADER, Engine, EngineRow, News, StoredAcco
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import SeenRow, Takeover
 from cmqd.storage.redundancy.proof_clock import proof_clock_s
-from cmqd.storage.segments.segment import LogRow
+from cmqd.storage.segments.row_inserts import LogRow
 from cmqd_segment.rows import NO_QUEUES, encode_records
 
 POLL_SECONDS: Final = 0.1

@@ -25,7 +25,7 @@ from cmqd.storage.folder.catalog import Catalog
 from cmqd.storage.redundancy.cache_folder import copy_checkpoint
 from cmqd.storage.redundancy.engine_watch import EngineWatch
 from cmqd.storage.redundancy.following import Following, Tail
-from cmqd.storage.segments.segment import LogRow
+from cmqd.storage.segments.row_inserts import LogRow
 from cmqd.storage.writing.writer import Writer
 from cmqd_segment.manifest import CacheOf, CheckpointEntry, merge_ranges, with_start
 

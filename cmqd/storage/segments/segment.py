@@ -3,51 +3,27 @@
 The commit thread inserts and counts rows while the segment is active; the thread of the connection has the steps before
 and after (``writer``). The loop reads the counts at any time.
 
-While commits come in, the writing connection has an unfinished query, whose read transaction spans the commits. SQLite
-otherwise begins and ends a read transaction for each commit, with four calls of ``fcntl`` and new looks at page 1. No
-checkpoint of the WAL is delayed by it, because none is made before the seal, which ends the query first.
-
 The storage process opens the file and its ``-shm`` only through SQLite. Closing a plain file handle on either would
 drop SQLite's POSIX locks, and a reader from outside could then truncate the WAL. The ``-wal`` carries no locks:
 ``wal_gauge`` reads it through a descriptor of its own.
 """
 
 import os
-import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from threading import Lock
-from time import monotonic, perf_counter
-from typing import NamedTuple
+from time import monotonic
 
 from cmqd.log.values import Durability, SegmentReport, pack_ranges
+from cmqd.storage.segments.row_inserts import LogRow, RowInserts, connect_for_writing
 from cmqd.storage.segments.sqlite_thread import ThreadConnection, connect
 from cmqd.storage.segments.wal_gauge import WalGauge, used_bytes
 from cmqd_segment.manifest import SegmentEntry, SegmentState
-from cmqd_segment.rows import data_checksum, decode_queues, meta_checksum
-from cmqd_segment.schema import PAGE_BYTES, Origin, check_format, create_tables, open_read_only, write_origin
+from cmqd_segment.rows import decode_queues
+from cmqd_segment.schema import PAGE_BYTES, Origin, open_read_only, write_origin
 from cmqd_segment.sparse import SparseIndex
-
-ROWS_PER_STATEMENT = 64
-"""Rows of a commit that fit into one INSERT, which is its own transaction. A larger commit is a transaction of
-several."""
-
-_ONE_ROW = "(?,?,?,?,?,?,?,?)"
-_UNFINISHED_QUERY = "SELECT key FROM segment"
-"""Has at least two rows in every segment; the second is never fetched."""
-_INSERTS = tuple(f"INSERT INTO log VALUES {','.join([_ONE_ROW] * count)}" for count in range(ROWS_PER_STATEMENT + 1))
-
-
-class LogRow(NamedTuple):
-    """A row on its way to disk."""
-
-    lsn: int
-    time_ms: int
-    messages: int
-    queues: bytes
-    meta: bytes | memoryview
-    data: bytes | memoryview
 
 
 class WritableSegment:
@@ -87,8 +63,7 @@ class WritableSegment:
         self.commits = 0
         """Commits since the segment became active."""
         self._gauge = WalGauge(f"{path}-wal")
-        self._unfinished: sqlite3.Cursor | None = None
-        """The query that spans the commits; see the module."""
+        self._inserts = RowInserts()
 
     @property
     def wal_bytes(self) -> int:
@@ -119,31 +94,11 @@ class WritableSegment:
 
         Raises sqlite3.Error; the segment is unchanged then.
         """
-        connection = self.connection.raw
-        if self._unfinished is None:
-            self._unfinished = connection.execute(_UNFINISHED_QUERY)
-        begun_s = perf_counter()
-        if len(rows) <= ROWS_PER_STATEMENT:
-            connection.execute(_INSERTS[len(rows)], _parameters(rows))
-        else:
-            connection.execute("BEGIN")
-            try:
-                for start in range(0, len(rows), ROWS_PER_STATEMENT):
-                    part = rows[start : start + ROWS_PER_STATEMENT]
-                    connection.execute(_INSERTS[len(part)], _parameters(part))
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        return int((perf_counter() - begun_s) * 1_000_000)
+        return self._inserts.insert(self.connection.raw, rows)
 
     def end_commits(self) -> None:
         """End the query that spans the commits, in any thread that may use the connection. A commit begins another."""
-        # Taken first: a step of a seal may end in the segment's thread while the loop closes the segment.
-        unfinished, self._unfinished = self._unfinished, None
-        if unfinished is not None:
-            unfinished.close()
+        self._inserts.end()
 
     def wal_emptied(self) -> None:
         """Take note that the WAL was copied into the main file and is empty."""
@@ -264,22 +219,6 @@ class WritableSegment:
             )
 
 
-def _parameters(rows: Sequence[LogRow]) -> list[object]:
-    parameters: list[object] = []
-    for lsn, time_ms, messages, queues, meta, data in rows:
-        parameters += (
-            lsn,
-            time_ms,
-            messages,
-            queues,
-            meta_checksum(lsn, time_ms, messages, queues, meta),
-            data_checksum(data),
-            meta,
-            data,
-        )
-    return parameters
-
-
 async def open_connection(
     path: Path, durability: Durability, *, create: bool, page_bytes: int = PAGE_BYTES
 ) -> ThreadConnection:
@@ -288,24 +227,7 @@ async def open_connection(
     ``page_bytes`` is the page size of a segment that is created; it stays.
     """
 
-    def open_database() -> sqlite3.Connection:
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
-        try:
-            if create:
-                create_tables(connection, page_bytes)
-            # No checkpoint of the WAL while rows come in: a checkpoint would cost 20 ms of latency and write every page
-            # twice.
-            connection.execute("PRAGMA wal_autocheckpoint=0")
-            # A limit would cut the zeros off that a WAL is filled with ahead.
-            connection.execute("PRAGMA journal_size_limit=-1")
-            connection.execute(f"PRAGMA synchronous={'FULL' if durability is Durability.FSYNC else 'OFF'}")
-            check_format(connection, path)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    return await connect(open_database)
+    return await connect(partial(connect_for_writing, path, durability, create=create, page_bytes=page_bytes))
 
 
 async def create_segment(

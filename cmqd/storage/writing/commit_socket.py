@@ -10,7 +10,7 @@ import socket
 import msgspec
 
 from cmqd.storage import ipc
-from cmqd.storage.segments.segment import LogRow
+from cmqd.storage.segments.row_inserts import LogRow
 
 BUFFER_BYTES = 64 * 1024
 """Size of the buffer at the beginning. The buffer grows to the largest batch and stays: fresh memory for each large

@@ -31,10 +31,10 @@ from cmqd.storage import ipc
 from cmqd.storage.folder.catalog import Catalog, SealedFile
 from cmqd.storage.folder.freed_blocks import shorten
 from cmqd.storage.reading.pager import Pager
+from cmqd.storage.segments.row_inserts import is_disk_full
 from cmqd.storage.segments.segment import WritableSegment
 from cmqd.storage.segments.wal_gauge import bytes_of
 from cmqd.storage.source_names import SourceNames
-from cmqd.storage.writing.writer import is_disk_full
 from cmqd_segment.manifest import SegmentState, SourceName, sync_folder
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import decode_records

@@ -32,7 +32,8 @@ from cmqd.engine.engine_errors import EngineUnavailable
 from cmqd.engine.interface import Engine
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.disk_space import Space
-from cmqd.storage.segments.segment import LogRow, WritableSegment
+from cmqd.storage.segments.row_inserts import LogRow, is_disk_full
+from cmqd.storage.segments.segment import WritableSegment
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd.storage.writing.commit_socket import CommitSocket
 from cmqd.storage.writing.wal_growth import WalGrowth
@@ -397,12 +398,6 @@ class Writer:
         self.prepared = None
         self._roll_wanted = False
         self._changed.notify()
-
-
-def is_disk_full(error: sqlite3.Error) -> bool:
-    """Return whether the error is lack of space, which may end; any other failure of a write is final."""
-    # Lack of room for the WAL-index has an I/O error code of its own. The index is never synced, so a retry is safe.
-    return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
 def may_be_in_file(error: sqlite3.Error) -> bool:

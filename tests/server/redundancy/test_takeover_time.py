@@ -14,7 +14,7 @@ from cmqd.log.values import Takeover
 from cmqd.server.loop.clock import BrokerClock, LastTime, start_offset
 from cmqd.server.redundancy.takeover_time import Evidence, ResumedTime, log_resumed_time, needs_row, resumed_time
 from cmqd.storage.redundancy.following import Following
-from cmqd.storage.segments.segment import LogRow
+from cmqd.storage.segments.row_inserts import LogRow
 from cmqd_segment.records import ClockOffset
 from support.core.builders import KEY
 from support.engine.replicas import Replicas

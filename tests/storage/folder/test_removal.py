@@ -20,7 +20,8 @@ from cmqd.log.values import Durability
 from cmqd.storage.folder import freed_blocks as removal
 from cmqd.storage.folder.freed_blocks import STEP_BYTES, remove
 from cmqd.storage.recovery.torn_tail import walk
-from cmqd.storage.segments.segment import LogRow, create_segment
+from cmqd.storage.segments.row_inserts import LogRow
+from cmqd.storage.segments.segment import create_segment
 from cmqd.storage.segments.wal_gauge import bytes_of
 from cmqd.storage.writing.sealer import copy_wal, cut_wal, truncate_wal, write_tables
 from cmqd_segment.schema import PAGE_BYTES, open_read_only

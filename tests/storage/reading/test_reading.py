@@ -19,7 +19,8 @@ from cmqd.storage.reading import reading_connection
 from cmqd.storage.reading.reading_connection import open_reading
 from cmqd.storage.reading.row_summaries import BLOCK_ROWS
 from cmqd.storage.reading.segment_reader import DECODED_AT_A_TIME, ROW_OVERHEAD_BYTES, Answer, RowCache, SegmentReader
-from cmqd.storage.segments.segment import LogRow, WritableSegment, create_segment
+from cmqd.storage.segments.row_inserts import LogRow
+from cmqd.storage.segments.segment import WritableSegment, create_segment
 from cmqd_segment.rows import encode_records
 from cmqd_segment.schema import SegmentFormatError, open_read_only
 from support.storage.log_rig import NOW_MS, sent

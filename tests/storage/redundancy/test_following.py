@@ -8,7 +8,7 @@ import pytest
 
 from cmqd.engine.interface import EngineRow, StoredAccounts, checksum_of
 from cmqd.storage.redundancy.following import UPKEEP_POLLS, Following, Tail, rows_behind
-from cmqd.storage.segments.segment import LogRow
+from cmqd.storage.segments.row_inserts import LogRow
 from support.engine.memory_engine import Fault
 from support.engine.replicas import Replicas
 

@@ -17,7 +17,8 @@ from cmqd.log.values import Durability
 from cmqd.storage import ipc
 from cmqd.storage.folder import disk_space
 from cmqd.storage.loop_side.process_log import StorageProcessLog
-from cmqd.storage.segments.segment import LogRow, WritableSegment, create_segment
+from cmqd.storage.segments.row_inserts import LogRow
+from cmqd.storage.segments.segment import WritableSegment, create_segment
 from cmqd.storage.segments.wal_gauge import WalGauge
 from cmqd.storage.writing import writer
 from cmqd.storage.writing.sealer import truncate_wal

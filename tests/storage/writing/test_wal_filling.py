@@ -19,7 +19,8 @@ import pytest
 from cmqd.log.values import Durability
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.segments import segment
-from cmqd.storage.segments.segment import LogRow, WritableSegment
+from cmqd.storage.segments.row_inserts import LogRow
+from cmqd.storage.segments.segment import WritableSegment
 from cmqd.storage.segments.wal_gauge import used_bytes
 from cmqd.storage.writing import sealer, wal_filling
 from cmqd.storage.writing.wal_filling import (
