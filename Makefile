@@ -115,7 +115,7 @@ quick: setup  ## the tests that a change touches, nearest first, for a minute; F
 	@$(BIN)/python tests/quick.py $(FILES)
 
 test-root: setup  ## the tests that mount a file system of their own; run as root
-	TEST_WITH_MOUNTS=1 $(BIN)/python -m pytest tests/system/test_full_to_the_last_byte.py $(ARGS)
+	TEST_WITH_MOUNTS=1 $(BIN)/python -m pytest tests/system/test_full_to_the_last_byte.py tests/system/test_hanging_disk.py $(ARGS)
 
 # An environment of its own: Patroni brings a dozen packages. As root its interpreter must be readable by the user nobody.
 test-patroni: $(VENV)/.setup-done requirements/patroni.txt  ## a pair over PostgreSQL under Patroni, a primary and a broker killed, in two minutes

@@ -260,6 +260,8 @@ class CommitFigures(msgspec.Struct):
     """Records of a commit."""
     bytes: int = 0
     """Bytes of records and bodies that became durable."""
+    in_loop: int = 0
+    """Commits that the loop process has made itself."""
 
     def note(self, seconds: float, fsync_us: int | None, records: int, size: int) -> None:
         """Count a commit; without an fsync, ``fsync_us`` is None."""

@@ -1,5 +1,8 @@
 """The LSN up to which all rows are durable: raised by the commit thread, read and waited for by the loop.
 
+While the loop process commits, the LSN is raised by the loop of the storage process, which counts the rows in the file
+(``lending``).
+
 A commit does not wake the loop of the storage process, which would cost the commit thread a system call and the
 interpreter. Pages, checkpoints, drops and the orderly end ask for an LSN; only a commit that reaches an LSN that the
 loop waits for wakes the loop.
@@ -30,6 +33,8 @@ class DurableLsn:
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         """Heap of (LSN, number of the call, call)."""
         self._numbers = count()
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called when a call has to wait: rows that the loop process has committed may have the LSN already."""
 
     def raise_to(self, lsn: int) -> None:
         """Note that the rows up to ``lsn`` are durable, before any process is told of it: a reader that is told asks
@@ -53,7 +58,7 @@ class DurableLsn:
             if lsn > self.value:
                 heapq.heappush(self._calls, (lsn, next(self._numbers), call))
                 self._awaited = min(self._awaited, lsn)
-                return
+                call = self.on_wait
         call()
 
     async def reached(self, lsn: int) -> None:

@@ -13,6 +13,7 @@ does, and takes effect when that LSN is durable (``durable_lsn``).
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable, Sequence
 from struct import Struct
@@ -93,6 +94,30 @@ class SegmentNames(Head, frozen=True, tag=7):
     names: list[SourceName]
 
 
+class CommitsWanted(Head, frozen=True, tag=13):
+    """The process that shall commit from the next switch of segments on (``loop_side.commit_way``).
+
+    False while the loop process commits is answered ``SwitchWanted``, as soon as a successor is ready.
+    """
+
+    by_loop: bool
+    is_full: bool = False
+    """A commit of the loop process met a full disk."""
+
+
+class Committed(Head, frozen=True, tag=14):
+    """The loop process has committed rows: the log may have grown, or reached an LSN that a frame has named."""
+
+
+class Switched(Head, frozen=True, tag=15):
+    """Answer to ``SwitchWanted``: the next commit goes to the successor. The loop process has no connection to the
+    segment before any more.
+    """
+
+    by_loop: bool
+    """The loop process commits. False also if it could not open the successor."""
+
+
 class LoadAccounts(Head, frozen=True, tag=10):
     """Read the accounts of the engine. Answered ``Accounts``."""
 
@@ -167,6 +192,15 @@ class FolderInUse(Head, frozen=True, tag=32):
 
     text: str
     waiting_ms: int
+
+
+class SwitchWanted(Head, frozen=True, tag=37):
+    """The active segment is to be retired. Answered ``Switched`` between two commits."""
+
+    number: int
+    """The segment of the next commit."""
+    by_loop: bool
+    """The loop process shall commit."""
 
 
 class EngineChanged(Head, frozen=True, tag=35):
@@ -340,6 +374,10 @@ AnyHead: TypeAlias = (
     | NamesWanted
     | CheckpointWanted
     | CheckpointDone
+    | CommitsWanted
+    | Committed
+    | Switched
+    | SwitchWanted
     | Answered
     | ActiveSegment
     | Accounts
@@ -499,6 +537,18 @@ async def attach_commits(
     channel = CommitChannel(on_durable, on_lost)
     await _attach(sock, channel)
     return channel
+
+
+def handed_on(sock: socket.socket) -> int | None:
+    """Take the descriptor that the other end has handed on (``CommitSocket.hand_on``); None if there is none."""
+    sock.setblocking(False)
+    try:
+        _, descriptors, _, _ = socket.recv_fds(sock, 1, 1)
+    except OSError:
+        return None
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return descriptors[0] if descriptors else None
 
 
 async def _attach(sock: socket.socket, protocol: asyncio.Protocol) -> None:

@@ -42,6 +42,7 @@ from cmqd.storage.segments.segment import WritableSegment, create_segment, open_
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd.storage.writing.checkpoint_writer import Checkpoints
 from cmqd.storage.writing.commit_socket import CommitSocket
+from cmqd.storage.writing.lending import Lending
 from cmqd.storage.writing.page_fitting import PageFitting
 from cmqd.storage.writing.sealer import Sealer, truncate_wal
 from cmqd.storage.writing.wal_filling import Filling
@@ -159,10 +160,12 @@ class OpenLog:
             on_grown=self._on_grown,
             on_retired=self._on_retired,
             on_lost=on_lost,
+            ask_switch=lambda number, by_loop: self._control.send(ipc.SwitchWanted(number, by_loop)),
             engine=None if self.replication is None else self.replication.engine,
         )
         self.filling = Filling(catalog, self.space, settings, self.writer)
         self.page_fitting = PageFitting(catalog, self.space, self.writer, self._prepare, self._remove_unused)
+        self.lending = Lending(self.writer, self.durable, self._start)
         self.durable.raise_to(recovered.last_lsn)
         self.freshness.told(recovered.last_lsn, active.number, 0)
         self.writer.prepared = await self._prepare(page_bytes)
@@ -291,8 +294,12 @@ class OpenLog:
         self._refreshing = None
 
     def _on_retired(self, segment: WritableSegment) -> None:
-        segment.state = SegmentState.RETIRED
         self.writer.active.state = SegmentState.ACTIVE
+        if not segment.rows:
+            # It was lent, and taken back before its first row.
+            self._rolling = self._start(self._replace_unused(segment))
+            return
+        segment.state = SegmentState.RETIRED
         # A task, because a commit must not wait for the manifest. Until the manifest is written, a start would read the
         # prepared segment with rows as an active segment, so a crash in between is safe.
         self._rolling = self._start(self._after_roll(segment))
@@ -321,6 +328,12 @@ class OpenLog:
         """
         return PAGE_BYTES if self.space.is_short else page_bytes_after(retired.rows, retired.row_bytes)
 
+    async def _replace_unused(self, segment: WritableSegment) -> None:
+        """Prepare a successor, with which the manifest forgets the segment, and remove the segment."""
+        del self.catalog.open[segment.number]
+        self.writer.offer(await self._prepare(segment.page_bytes))
+        await self._remove_unused(segment)
+
     def _on_sealed(self, file: SealedFile) -> None:
         self._control.send(ipc.SegmentClosed(file.report(), self.catalog.sealed_upto))
         self.space.measure()
@@ -339,6 +352,7 @@ class OpenLog:
 
     async def _upkeep(self) -> None:
         while True:
+            await self.lending.catch_up()
             # The measurement first: whether room is short decides about held segments and an early end of the active.
             self.space.measure()
             self._refresh_manifest()
@@ -365,8 +379,22 @@ class OpenLog:
 
     # Requests of the loop process
 
-    def active_segment(self) -> SegmentReport | None:
+    def want_commits(self, *, by_loop: bool, is_full: bool) -> None:
+        """Let the loop process commit, or the commit thread, from the next switch on, which comes soon."""
+        if is_full:
+            self.space.found_no_room()
+        self.writer.loop_commits = by_loop
+        self.writer.tick()
+
+    async def committed(self) -> None:
+        """Take note that the loop process has committed rows."""
+        await self.lending.catch_up()
+        self._on_grown()
+        self.writer.tick()
+
+    async def active_segment(self) -> SegmentReport | None:
         """Describe the active segment, None if it has no rows."""
+        await self.lending.catch_up()
         # First: a segment that was just retired would be neither in this answer nor among the closed segments.
         self.writer.note_switch()
         active = self.writer.active
@@ -376,6 +404,7 @@ class OpenLog:
         """Retire the active segment, if it has rows; its successor takes the next row."""
         # Before the roll, because a roll needs a successor, also after a switch that the commit thread has just made;
         # after it, because only a segment that is retired in the manifest may be sealed.
+        await self.lending.catch_up()
         self.writer.note_switch()
         await self._rolled()
         await self.writer.roll()
@@ -406,6 +435,8 @@ class OpenLog:
         self.drops.is_stopping = True
         self.filling.stop()
         self.page_fitting.stop()
+        # The loop process has closed its connection: this is its last frame.
+        await self.lending.end()
         await self.durable.reached(last_lsn)
         await self.writer.stopped()
         await self.checkpoints.drained()

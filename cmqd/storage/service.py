@@ -187,7 +187,13 @@ class StorageService:
             case ipc.SealNow(request_id):
                 self._start(self.log.seal_now(request_id))
             case ipc.DescribeActive(request_id):
-                self._control.send(ipc.ActiveSegment(request_id, self.log.active_segment()))
+                self._start(self._describe_active(request_id))
+            case ipc.CommitsWanted(by_loop, is_full):
+                self.log.want_commits(by_loop=by_loop, is_full=is_full)
+            case ipc.Committed():
+                self._start(self.log.committed())
+            case ipc.Switched(by_loop):
+                self._start(self.log.lending.switched(by_loop=by_loop))
             case ipc.Announce(address):
                 assert self.log.replication is not None
                 self.log.replication.announce(address)
@@ -265,6 +271,9 @@ class StorageService:
             )
         log = self.log = OpenLog(catalog, settings, disk, self._control, self._pages, self._start, replication)
         await log.take_up(recovered, mode, self._commits, self._on_lost, tail)
+        if replication is None:
+            # The loop process may commit too, and holds the lock as long as it can.
+            self._commits.hand_on(folder.lock_descriptor)
         # A failed fsync may have dropped the pages from the cache, and a second fsync would report success: no retry.
         log.writer.failed.add_done_callback(lambda failed: self.end(failed.exception()))
         self._start(self._send_recovery(recovery_stream(recovered, catalog), recovered.last_lsn))
@@ -311,6 +320,9 @@ class StorageService:
         else:
             for path in removed:
                 complain(f"an old cache was removed: {path}")
+
+    async def _describe_active(self, request_id: int) -> None:
+        self._control.send(ipc.ActiveSegment(request_id, await self.log.active_segment()))
 
     async def _load_accounts(self, request_id: int) -> None:
         assert self.log.replication is not None

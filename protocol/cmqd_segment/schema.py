@@ -1,6 +1,6 @@
 """The shape of a segment: one SQLite database file in WAL mode, and the rules for opening it.
 
-The storage process alone writes, on one connection per file. Readers open read-only: a segment that is *sealed* in the
+One connection at a time writes to a file (SEGMENTS 2). Readers open read-only: a segment that is *sealed* in the
 manifest as ``immutable`` (no locks, works on any file system), every other segment as plain ``mode=ro`` (an immutable
 open would miss the rows in the WAL). Normative text: ``protocol/SEGMENTS.md``.
 """

@@ -166,13 +166,15 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     errors_total: dict[str, int] = {}
     """Error replies by name of the error."""
     commit_us: Histogram | None = None
-    """Time from handing rows to the storage process until they are durable; a value for each commit."""
+    """Time from the hand-over of rows to a commit until they are durable; a value for each commit."""
     fsync_us: Histogram | None = None
-    """Time of the transaction of a commit with its fsync, in the storage process."""
+    """Time of the transaction of a commit with its fsync, in the process that commits."""
     commit_records: Histogram | None = None
     """Records of a commit."""
     committed_bytes_total: int = 0
     """Bytes of records and bodies that became durable."""
+    loop_commits_total: int = 0
+    """Commits that the loop process has made itself, as it does while commits are quick and small."""
     loop_lag_us: Histogram | None = None
     """Lateness of a timer of the loop, measured ten times a second."""
     connections: int = 0

@@ -9,7 +9,7 @@ import pytest
 from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogFailed
 from support.engine.replicas import Replica, Replicas
-from support.storage.log_rig import AnyLog, ForkedPlace, LogRig, MemoryPlace, OpenRig, Place
+from support.storage.log_rig import AnyLog, ForkedPlace, LogRig, LoopPlace, MemoryPlace, OpenRig, Place
 
 
 class EnginePlace:
@@ -50,6 +50,7 @@ def over_engine(folder: Path) -> Place:
 LOGS = [
     pytest.param(in_memory, id="memory"),
     pytest.param(ForkedPlace, id="process", marks=pytest.mark.system),
+    pytest.param(LoopPlace, id="loop commits", marks=pytest.mark.system),
     pytest.param(over_engine, id="engine"),
 ]
 """A line per implementation of the interface: its place, given a folder that does not exist yet."""

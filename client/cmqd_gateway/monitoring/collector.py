@@ -61,6 +61,7 @@ SUBSCRIPTION_TOTALS: Final = (
 SERVER_COUNTERS: Final = (
     ("requests_total", "requests", "Requests of native clients."),
     ("committed_bytes_total", "committed_bytes", "Bytes of records and bodies that became durable."),
+    ("loop_commits_total", "loop_commits", "Commits that the loop process has made, not the storage process."),
     ("connections_accepted_total", "connections_accepted", "Native connections accepted."),
     ("connections_refused_total", "connections_refused", "Native connections refused."),
     ("authentications_failed_total", "authentications_failed", "Native connections that failed to authenticate."),

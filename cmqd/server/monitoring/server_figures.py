@@ -128,6 +128,7 @@ class ServerFigures:
             fsync_us=copy_of(figures.fsync_us),
             commit_records=copy_of(figures.records),
             committed_bytes_total=figures.bytes,
+            loop_commits_total=figures.in_loop,
             loop_lag_us=copy_of(self.loop_lag_us),
             connections_accepted_total=counters.connections_accepted,
             connections_refused_total=counters.connections_refused,

@@ -1,6 +1,6 @@
 """A data folder: its names, its lock, its ballast, and files that do not belong in it.
 
-    lock            held (flock) by the storage process as long as it has a file open; names the holder
+    lock            held (flock) by each process that can write, as long as it can; names the storage process
     manifest        see cmqd_segment.manifest
     segments/       NNNNNNNN.db, with -wal and -shm beside unsealed segments
     checkpoints/    NNNNNNNN.ckpt
@@ -140,8 +140,14 @@ class DataFolder:
             raise
         self._lock = descriptor
 
+    @property
+    def lock_descriptor(self) -> int:
+        """The descriptor with the lock. A copy that is handed on to another process holds the lock too."""
+        assert self._lock is not None
+        return self._lock
+
     def unlock(self) -> None:
-        """Release the lock of the folder."""
+        """Release the lock of the folder, as far as this process holds it."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -5,6 +5,9 @@ arrived. The server (``server.loop.io_batch``) flushes at the end of that I/O ba
 requests that follow the replies have been read: an earlier flush would commit the first of these requests alone, and
 the other requests would wait for a whole commit.
 
+The storage process commits, or the thread of ``loop_commits``, whichever ``commit_way`` says. One batch is outstanding
+over both: a change *holds* the batches, waits for the one under way, and lets them *go on* with the other process.
+
 LSNs are given at the append, long before the storage process sees the row. Therefore nothing between append and commit
 may reorder or drop rows: the pending rows are always the newest LSNs without a gap, and a commit names its first LSN
 alone. After a failure ``append`` and ``flush`` raise: the failed rows would be a gap before all later rows.
@@ -13,20 +16,31 @@ alone. After a failure ``append`` and ``flush`` raise: the failed rows would be 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from cmqd.log.interface import ignore
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import ROW_BYTES, CommitFigures, Pending
 from cmqd.storage import ipc
+from cmqd.storage.durable_lsn import NEVER
+from cmqd.storage.loop_side.commit_way import CommitWay
 from cmqd.storage.loop_side.row_builder import ClosedRow, RowBuilder
 from cmqd.storage.source_names import NAMING, SourceNames
 from cmqd_segment.records import AnyRecord, Lsn
 from cmqd_segment.rows import encode_records
 
+if TYPE_CHECKING:
+    # Only a loop process that commits loads SQLite.
+    from cmqd.storage.loop_side.loop_commits import LoopCommits, Result
+
 OUTSTANDING_BATCHES = 1
 """Limit of commits under way. A crash then tears at most one commit: ``torn_tail`` tells a torn tail from damage by
 that number."""
+UNTOLD_COMMITS = 64
+"""Commits of the loop process of which the storage process is told: it measures the file, and decides where the segment
+ends. At the mean size up to which the loop process commits, they are half of ``disk_space.MEASURE_AFTER_BYTES``."""
 BATCH_BYTES = 4 * 1024 * 1024
 """Limit of one commit. A larger batch costs latency and memory, and saves no time per row."""
 
@@ -39,19 +53,28 @@ class Batch(msgspec.Struct, gc=False):
     records: int
     begun_s: float
     """Time of the hand-over."""
+    rows: list[ClosedRow] | None = None
+    """Its rows, if the loop process commits them: a full disk refuses them, and the storage process gets them."""
 
 
 class GroupCommit:
     """Rows from their append to their durability; see the module."""
 
-    def __init__(self, names: SourceNames, clock_s: Callable[[], float]) -> None:
-        """Take the names of queues and topics, and a clock that dates batches and never goes back."""
+    def __init__(self, names: SourceNames, clock_s: Callable[[], float], way: CommitWay) -> None:
+        """Take the names of queues and topics, a clock that dates batches and never goes back, and the decision about
+        the process that commits.
+        """
         self._names = names
         self._clock_s = clock_s
+        self._way = way
         self._commits: ipc.CommitChannel | None = None
         self._row = RowBuilder()
         self._closed_rows: deque[ClosedRow] = deque()
         """Rows that were not handed over yet, oldest first; the open row is newer than all of them."""
+        self.loop_commits: LoopCommits | None = None
+        """The thread that commits; None = the storage process commits."""
+        self._held: Callable[[], None] | None = None
+        """Set while no batch may begin: called once no batch is under way."""
         self._batches: deque[Batch] = deque()
         """Commits under way, oldest first."""
         self.idle: asyncio.Future[None] | None = None
@@ -64,6 +87,17 @@ class GroupCommit:
         self.figures = CommitFigures()
         self.is_closing = False
         """Set at the beginning of an orderly end: a proof asked for later would find no commit thread."""
+        self.on_result: Callable[[Result], None] = ignore
+        """Called with the result of each batch of ``loop_commits``."""
+        self._untold = 0
+        """Commits of the loop process that the storage process was not told of."""
+        self._told_from: int = NEVER
+        """The next durable LSN that the storage process is told of."""
+        self._told_upto = 0
+        self.on_committed: Callable[[], None] = ignore
+        """Called when the storage process is to be told of commits of the loop process."""
+        self.on_way: Callable[[], None] = ignore
+        """Called when the other process shall commit."""
         self.proved_s = float("-inf")
         """Time of the hand-over of the newest batch that was answered, by that clock. With an engine: this broker
         led the log at that time, or later."""
@@ -118,8 +152,22 @@ class GroupCommit:
         if self.failed is not None:
             raise self.failed
         # Otherwise the rows wait: the durable LSN of the commit under way begins an I/O batch, and its end flushes.
-        if len(self._batches) < OUTSTANDING_BATCHES:
+        if len(self._batches) < OUTSTANDING_BATCHES and self._held is None:
             self._commit()
+
+    def hold(self, then: Callable[[], None]) -> None:
+        """Begin no batch until ``go_on``, and call ``then`` once no batch is under way."""
+        self._held = then
+        if not self._batches:
+            then()
+
+    def go_on(self, loop_commits: "LoopCommits | None") -> None:
+        """Commit again, with this thread or, None, by the storage process."""
+        self._held = None
+        self.loop_commits = loop_commits
+        if self.failed is None:
+            self._commit()
+            self._wake_idle()
 
     def close_row(self) -> Lsn:
         """See ``Log``."""
@@ -128,9 +176,7 @@ class GroupCommit:
         return Lsn(self.last_lsn)
 
     def _commit(self) -> None:
-        """Send pending rows to the storage process, up to ``BATCH_BYTES``, at least one row. A later flush sends the
-        other rows.
-        """
+        """Commit pending rows, up to ``BATCH_BYTES``, at least one row. A later flush commits the other rows."""
         # The open row is closed even if it is small: a row is the unit of a commit, and replies wait for it.
         closed = self._closed_rows
         if self._row.records:
@@ -140,21 +186,43 @@ class GroupCommit:
         assert self._commits is not None
         # No row is open now, so the closed rows are the newest LSNs.
         first_lsn = self.last_lsn - len(closed) + 1
-        # Blobs stand behind the head and are never encoded, so the bodies of a batch are not copied for the frame.
-        heads: list[tuple[int, int, bytes, int, int]] = []
-        blobs: list[bytes] = []
+        rows: list[ClosedRow] = []
         size = pending = records = 0
-        while closed and (not heads or size + len(closed[0].data) <= BATCH_BYTES):
+        while closed and (not rows or size + len(closed[0].data) <= BATCH_BYTES):
             row = closed.popleft()
-            heads.append((row.time_ms, row.messages, row.queues, len(row.meta), len(row.data)))
-            blobs.append(row.meta)
-            blobs.append(row.data)
+            rows.append(row)
             size += len(row.meta) + len(row.data)
             pending += row.size
             records += row.records
         # Rows under way still count as pending: back-pressure must see a disk that does not finish a commit.
-        self._batches.append(Batch(first_lsn + len(heads) - 1, pending, records, self._clock_s()))
-        self._commits.send(ipc.Commit(first_lsn, heads), blobs)
+        batch = Batch(first_lsn + len(rows) - 1, pending, records, self._clock_s())
+        self._batches.append(batch)
+        if self.loop_commits is None:
+            # Blobs stand behind the head and are never encoded, so the bodies of a batch are not copied for the frame.
+            heads = [(row.time_ms, row.messages, row.queues, len(row.meta), len(row.data)) for row in rows]
+            blobs = [blob for row in rows for blob in (row.meta, row.data)]
+            self._commits.send(ipc.Commit(first_lsn, heads), blobs)
+        else:
+            batch.rows = rows
+            result = self.loop_commits.commit(first_lsn, rows, size)
+            # Last: the answer may bring the rows of the next batch.
+            if result is not None:
+                self.on_result(result)
+
+    def refused(self) -> None:
+        """Put the rows of the batch under way, which a full disk has refused, back before the other rows."""
+        batch = self._batches.popleft()
+        assert batch.rows is not None
+        self._closed_rows.extendleft(reversed(batch.rows))
+        self.hold(self._held or ignore)
+
+    def tell_at(self, lsn: int) -> None:
+        """Have ``on_committed`` called when the rows up to ``lsn`` are durable, unless they are: a frame has named the
+        LSN.
+        """
+        if lsn > self.durable_lsn:
+            self._told_from = min(self._told_from, lsn)
+            self._told_upto = max(self._told_upto, lsn)
 
     def became_durable(self, lsn: int, fsync_us: int) -> None:
         """Note that all rows up to ``lsn`` are durable, after an fsync of this time."""
@@ -163,14 +231,30 @@ class GroupCommit:
             batch = batches.popleft()
             self.pending.bytes -= batch.size
             self.pending.records -= batch.records
+            if batch.rows is not None:
+                self._untold += 1
+                self.figures.in_loop += 1
             if batch.records:
                 self.figures.note(self._clock_s() - batch.begun_s, fsync_us, batch.records, batch.size)
+                if self._way.note(fsync_us, batch.size):
+                    self.on_way()
             else:
                 # An empty batch: a proof.
                 self.figures.fsync_us.note(fsync_us)
             self.proved_s = batch.begun_s
         self.durable_lsn = lsn
-        if self.idle is not None and not batches:
+        if lsn >= self._told_from or self._untold >= UNTOLD_COMMITS:
+            self._untold = 0
+            # A frame may have named an LSN in between.
+            self._told_from = NEVER if lsn >= self._told_upto else lsn + 1
+            self.on_committed()
+        if not batches:
+            if self._held is not None:
+                self._held()
+            self._wake_idle()
+
+    def _wake_idle(self) -> None:
+        if self.idle is not None and not self._batches and self._held is None:
             self.idle.set_result(None)
             self.idle = None
 
@@ -194,8 +278,8 @@ class GroupCommit:
             await self.answered()
 
     async def answered(self) -> None:
-        """Wait until every commit under way is durable."""
-        if self._batches:
+        """Wait until every commit under way is durable, and until commits go on, if they are held."""
+        if self._batches or self._held is not None:
             if self.idle is None:
                 self.idle = asyncio.get_running_loop().create_future()
             # Several calls may share the future, and a cancelled call must not cancel the future for the other calls.

@@ -37,6 +37,8 @@ from cmqd.log.values import (
 )
 from cmqd.storage import ipc, storage_errors
 from cmqd.storage.loop_side.checkpoint_chunks import CheckpointChunks
+from cmqd.storage.loop_side.commit_switch import CommitSwitch
+from cmqd.storage.loop_side.commit_way import CommitWay
 from cmqd.storage.loop_side.group_commit import GroupCommit
 from cmqd.storage.loop_side.recovered_rows import RecoveredRows
 from cmqd.storage.redundancy.proof_clock import proof_clock_s
@@ -78,11 +80,17 @@ class StorageProcessLog:
     ``engine_status`` is the engine as the storage process has last reported it.
     """
 
+    _closing = False
+    """The end of the sockets is expected."""
+    _ended = False
+    """The sockets were closed from this side."""
+
     def __init__(
         self,
         settings: StorageSettings,
         start: "Callable[[socket.socket, socket.socket, socket.socket], ChildProcess] | None" = None,
         clock_s: Callable[[], float] = proof_clock_s,
+        way: CommitWay | None = None,
     ) -> None:
         """Take the settings; ``open`` starts the process.
 
@@ -91,6 +99,7 @@ class StorageProcessLog:
             start: replaces ``start_process`` in tests, and gets the other ends of the three sockets, in their
                 order.
             clock_s: replaces the clock of proofs in tests.
+            way: replaces the decision which process commits in tests.
         """
         self.on_durable: Callable[[int], None] = ignore
         self.on_page: OnPage = ignore
@@ -107,7 +116,9 @@ class StorageProcessLog:
         self._log_id = ""
         self._names = SourceNames()
         self.clock_s = clock_s
-        self._commits = GroupCommit(self._names, clock_s)
+        way = way or CommitWay(clock_s)
+        self._commits = GroupCommit(self._names, clock_s, way)
+        self._way = CommitSwitch(self._commits, way, settings, self._send, self._on_durable, self._fail)
         # The calls of each request are those of the group commit itself: no second call per row.
         self.append = self._commits.append
         self.flush = self._commits.flush
@@ -116,10 +127,6 @@ class StorageProcessLog:
         self._checkpoint = CheckpointChunks()
         self._segments: dict[int, SegmentReport] = {}
         """Closed segments by number, ascending, without segments that are being dropped."""
-        self._closing = False
-        """The end of the sockets is expected."""
-        self._ended = False
-        """The sockets were closed from this side."""
         self._start = start or start_process
         self._process: ChildProcess | None = None
         self._control: ipc.Channel | None = None
@@ -159,11 +166,13 @@ class StorageProcessLog:
         self._opened = asyncio.get_running_loop().create_future()
         self._control = await ipc.attach(control, self._on_control, self._on_lost)
         self._pages = await ipc.attach(pages, self._on_pages, self._on_lost)
-        self._commit_channel = await ipc.attach_commits(commits, self._on_durable, self._on_lost)
         self._control.send(ipc.Open(self._settings))
         try:
             opened = await self._opened
+            self._way.lock = ipc.handed_on(commits)
+            self._commit_channel = await ipc.attach_commits(commits, self._on_durable, self._on_lost)
         except BaseException:
+            commits.close()
             # A cancelled call too: the process would otherwise wait for the lock of the folder, take the lock and keep
             # it.
             await self._end_process()
@@ -221,11 +230,18 @@ class StorageProcessLog:
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
         """See ``Log``."""
         self.pages_asked += 1
-        self._channel(self._pages).send(ipc.ReadPage(read_id, queue_id, positions, max_bytes, min_lsn))
+        lsn = self._told_lsn(min_lsn)
+        self._channel(self._pages).send(ipc.ReadPage(read_id, queue_id, positions, max_bytes, lsn))
 
     def read_published(self, read_id: int, topic_id: int, start: int, stop: int, min_lsn: int) -> None:
         """See ``Log``."""
-        self._channel(self._pages).send(ipc.ReadPublished(read_id, topic_id, start, stop, min_lsn))
+        lsn = self._told_lsn(min_lsn)
+        self._channel(self._pages).send(ipc.ReadPublished(read_id, topic_id, start, stop, lsn))
+
+    def _told_lsn(self, min_lsn: int) -> int:
+        """Return the LSN that a read waits for: the storage process may not have counted all durable rows."""
+        self._commits.tell_at(min_lsn)
+        return max(min_lsn, self._commits.durable_lsn)
 
     def _on_pages(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
@@ -263,6 +279,8 @@ class StorageProcessLog:
         # In front of the end: the manifest that lists the checkpoint must have the names that the checkpoint lacks.
         if isinstance(part, CheckpointEnd) and (deleted := self._names.of_deleted()):
             control.send(ipc.DeletedNames(deleted))
+        if isinstance(part, CheckpointEnd):
+            self._commits.tell_at(part.lsn)
         if (chunk := self._checkpoint.take(part)) is not None:
             control.send(*chunk)
 
@@ -277,6 +295,7 @@ class StorageProcessLog:
     async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
         """See ``Log``."""
         known = [number for number in numbers if number in self._segments]
+        self._commits.tell_at(min_lsn)
         answer = self._request(lambda request_id: ipc.DropSegments(request_id, known, min_lsn))
         # Out of the table before the wait, so that ``closed_segments`` does not offer them for a second drop. Segments
         # that the storage process keeps come back in their order.
@@ -324,6 +343,8 @@ class StorageProcessLog:
         match head:
             case ipc.StateChanged(state):
                 self.on_state(state)
+            case ipc.SwitchWanted(number, by_loop):
+                self._way.switch(number, by_loop=by_loop)
             case ipc.EngineChanged(status):
                 self.engine_status = status
                 self.on_engine(status)
@@ -425,6 +446,8 @@ class StorageProcessLog:
             self._commits.is_closing = True
             await self._commits.drained()
             await self._commits.answered()
+            # The storage process seals the segment, and needs the only connection for that.
+            await self._way.end(EXIT_SECONDS)
             self._closing = True
             self._closed = asyncio.get_running_loop().create_future()
             self._control.send(ipc.Close(self._commits.sent_lsn))
@@ -463,6 +486,7 @@ class StorageProcessLog:
                 # A waiting caller gets the error. Reading it here keeps asyncio from warning when no caller waits.
                 future.exception()
         self._requests.clear()
+        self._way.failed()
         # Behind the chunks that have arrived: ``recover`` raises when it comes to the gap.
         self._recovery.end(failed)
         if not opening:
@@ -477,6 +501,7 @@ class StorageProcessLog:
 
     def _kill_process(self) -> None:
         self._close_channels()
+        self._way.end_within(KILL_SECONDS)
         process = self._process
         if process is not None and process.poll() is None:
             process.kill()
@@ -485,6 +510,7 @@ class StorageProcessLog:
 
     async def _end_process(self) -> None:
         self._close_channels()
+        await self._way.end(EXIT_SECONDS)
         process = self._process
         if process is None:
             return
@@ -495,6 +521,10 @@ class StorageProcessLog:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+    def _send(self, head: ipc.Head) -> None:
+        if self._control is not None:
+            self._control.send(head)
 
     def _channel(self, channel: ipc.Channel | None) -> ipc.Channel:
         if self._commits.failed is not None:

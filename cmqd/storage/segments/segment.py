@@ -25,6 +25,9 @@ from cmqd_segment.rows import decode_queues
 from cmqd_segment.schema import PAGE_BYTES, Origin, open_read_only, write_origin
 from cmqd_segment.sparse import SparseIndex
 
+LOADED_TOGETHER = 64
+"""Rows of another process that are counted under one lock."""
+
 
 class WritableSegment:
     """A segment with a writing connection; see the module. Ranges and counts cover durable rows."""
@@ -122,18 +125,31 @@ class WritableSegment:
         os.truncate(wal, used_bytes(wal))
         self.filled_bytes = 0
 
-    async def load(self) -> None:
-        """Take stock of the rows of a segment that was left unsealed. Bodies are not read."""
-        for lsn, time_ms, messages, queues, size in await self.connection.run(self._stock):
-            if not self.rows:
-                self.first_lsn = lsn
-                self.first_ms = time_ms
-            self._count(lsn, time_ms, messages, queues, size)
+    async def load(self) -> int:
+        """Count the rows that another process has committed since the last call, or before this process; return the
+        last LSN. Bodies are not read.
 
-    def _stock(self) -> list[tuple[int, int, int, bytes, int]]:
-        return self.connection.raw.execute(
-            "SELECT lsn, time_ms, messages, queues, length(meta) + length(data) FROM log ORDER BY lsn"
-        ).fetchall()
+        SQLite shows a row to other connections once the row is synced, so each of these rows is durable.
+        """
+        return await self.connection.run(self._load)
+
+    def _load(self) -> int:
+        rows = self.connection.raw.execute(
+            "SELECT lsn, time_ms, messages, queues, length(meta) + length(data) FROM log WHERE lsn > ? ORDER BY lsn",
+            (self.last_lsn,),
+        )
+        while some := rows.fetchmany(LOADED_TOGETHER):
+            # In pieces: the loop waits for the lock, and for the interpreter.
+            with self._counting:
+                # As the filling of WALs needs the number: a row is a commit, as nearly all small commits are.
+                self.commits += len(some)
+                for lsn, time_ms, messages, queues, size in some:
+                    if not self.rows:
+                        self.first_lsn = lsn
+                        self.first_ms = time_ms
+                        self.opened_at = monotonic()
+                    self._count(lsn, time_ms, messages, queues, size)
+        return self.last_lsn
 
     @property
     def sealed_growth(self) -> int | None:

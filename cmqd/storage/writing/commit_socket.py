@@ -59,6 +59,11 @@ class CommitSocket:
             offset = end
         return rows
 
+    def hand_on(self, descriptor: int) -> None:
+        """Hand a descriptor on to the loop process, before the first answer (``ipc.handed_on``)."""
+        with contextlib.suppress(ConnectionError):
+            socket.send_fds(self._socket, [b"\0"], [descriptor])
+
     def answer(self, lsn: int, fsync_us: int) -> None:
         """Tell the loop process that every row up to ``lsn`` is durable. Does nothing if it has ended."""
         try:

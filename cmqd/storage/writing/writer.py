@@ -16,10 +16,14 @@ row that never was. Before its first batch the commit thread follows the log of 
 A single batch at a time, because a crash can then tear at most one commit. ``torn_tail`` depends on that: a second
 commit frame beyond the valid frames is damage.
 
-The writing connection of the active segment is the commit thread's, from the switch that makes the segment active to
-the switch that retires it. A switch is made between two commits: by the loop while no commit is under way, else by the
-commit thread at the end of its commit. The lock of the writer decides. The commit thread tells the loop of a switch,
-and the loop begins with that news (``note_switch``) wherever it asks which segment is active.
+The loop process may commit in place of the commit thread, with a connection of its own to the same file. The segment is
+*lent* then (``lending``), the connection here only reads, and the commit thread takes no batch. A segment is lent and
+given back by a switch, which the loop process makes between two of its batches.
+
+The writing connection of a segment that is not lent is the commit thread's, from the switch that makes the segment
+active to the switch that retires it. A switch is made between two commits: by the loop while no commit is under way,
+else by the commit thread at the end of its commit. The lock of the writer decides. The commit thread tells the loop of
+a switch, and the loop begins with that news (``note_switch``) wherever it asks which segment is active.
 """
 
 import asyncio
@@ -48,6 +52,17 @@ class Writer:
     section "Commit thread".
     """
 
+    lent: WritableSegment | None = None
+    """The active segment, while the loop process commits into it. With the lock, as the next two."""
+    loop_commits = False
+    """The loop process shall commit, if it can. Set by the loop."""
+    _asked: WritableSegment | None = None
+    """The segment to which the loop process was asked to switch."""
+    _rolled: asyncio.Future[None] | None = None
+    """Set while ``roll`` waits for the switch."""
+    _looks = False
+    """The loop is about to decide about an early end of the active segment."""
+
     def __init__(
         self,
         active: WritableSegment,
@@ -59,6 +74,7 @@ class Writer:
         on_grown: Callable[[], None],
         on_retired: Callable[[WritableSegment], None],
         on_lost: Callable[[], None],
+        ask_switch: Callable[[int, bool], None],
         engine: Engine | None = None,
     ) -> None:
         """Take the parts; ``start`` begins.
@@ -72,6 +88,8 @@ class Writer:
             on_grown: called in the loop when the WAL has grown by ``space.measure_after_bytes``.
             on_retired: called in the loop with each segment that is no longer active.
             on_lost: called in the loop when the loop process has ended its side of the socket.
+            ask_switch: called in the loop to ask the loop process for a switch to the segment of this number, into
+                which it commits (True) or the commit thread does. ``switched`` tells the end.
             engine: makes rows durable; None = the segments do.
         """
         self.active = active
@@ -84,13 +102,14 @@ class Writer:
         self._on_grown = on_grown
         self._on_retired = on_retired
         self._on_lost = on_lost
+        self._ask_switch = ask_switch
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._thread: Thread | None = None
         self._lock = Lock()
         """Held for the fields down to ``_stopping``, and for ``active`` and ``prepared``."""
         self._changed = Condition(self._lock)
-        """Notified by a stop and by a switch, which end the pause of a retry."""
+        """Notified by a stop and by a switch, which end the pause of a retry and the wait for a lent segment."""
         self._committing = False
         """The commit thread uses the connection of the active segment."""
         self._roll_wanted = False
@@ -99,10 +118,6 @@ class Writer:
         """A retired segment that the loop has not taken note of. At most one: the next switch needs a successor, which
         the loop prepares."""
         self._stopping = False
-        self._rolled: asyncio.Future[None] | None = None
-        """Set while ``roll`` waits for the switch."""
-        self._looks = False
-        """The loop is about to decide about an early end of the active segment."""
         self._growth = WalGrowth()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         """Resolved at the end of the commit thread."""
@@ -140,8 +155,35 @@ class Writer:
         """Retire an old segment, or a segment with a WAL worth having back, without waiting for a commit."""
         self.note_switch()
         active = self.active
-        if active.rows and (self._is_old(active) or self._rolls(active)):
+        if self.lent is not None and not self._lends():
+            self.take_back()
+        elif active.rows and (self._is_old(active) or self._rolls(active) or (self.lent is None and self._lends())):
             self._begin_roll(active)
+
+    def take_back(self) -> None:
+        """Switch to a segment that is not lent, also if the loop process has committed no row."""
+        with self._lock:
+            if self.lent is not None and self._asked is None:
+                self._roll_wanted = True
+                self._switch()
+
+    def switched(self, *, by_loop: bool) -> None:
+        """Make the switch that the loop process was asked for, once its rows are counted."""
+        with self._changed:
+            assert self._asked is not None
+            # The commit thread may still count the batch that it has answered: the switch ends nothing of that.
+            self._retired, self.active, self._asked = self.active, self._asked, None
+            self.lent = self.active if by_loop else None
+            self._growth.begin_segment()
+            self._roll_wanted = False
+            self._changed.notify()
+        self.note_switch()
+
+    def end_lending(self) -> None:
+        """Take note that the loop process commits no more: the log ends. It has closed its connection."""
+        with self._changed:
+            self.lent = self._asked = None
+            self._changed.notify()
 
     def offer(self, prepared: WritableSegment) -> None:
         """Take the prepared segment, and switch to it if a switch was wanted while there was none."""
@@ -150,7 +192,7 @@ class Writer:
             # Its zeros decide where the active segment ends: the next commit measures.
             self._growth.room = 0
             # Otherwise the switch would wait for the end of the next commit, which may never come.
-            if self._roll_wanted and not self._committing and self.active.rows:
+            if self._roll_wanted and not self._committing and (self.active.rows or self.lent is not None):
                 self._switch()
         self.note_switch()
 
@@ -172,7 +214,7 @@ class Writer:
         """
         with self._changed:
             active = self.active
-            if active.filled_bytes and not active.rows and not self._committing:
+            if active.filled_bytes and not active.rows and not self._committing and self.lent is None:
                 active.drop_zeros()
 
     async def roll(self) -> None:
@@ -197,16 +239,27 @@ class Writer:
         return (monotonic() - active.opened_at) * 1000 >= self._segment_age_ms
 
     def _rolls(self, active: WritableSegment) -> bool:
-        return active.wal_bytes >= self._segment_bytes or self._space.rolls_early(active)
+        used_bytes = active.wal_bytes
+        # The commit thread measures the segments into which it commits (``_measure``), and the tick a lent one.
+        room = self._segment_bytes - used_bytes if self.lent is None else self._room(used_bytes)
+        return room <= 0 or self._space.rolls_early(active)
+
+    def _lends(self) -> bool:
+        """Return whether the next segment is to be lent. Not while room is short: only this process knows the room."""
+        return self.loop_commits and self._engine is None and not self._space.is_short
 
     def _begin_roll(self, active: WritableSegment) -> bool:
-        """Switch to the prepared segment, unless another segment is active by now. False if a commit is under way: its
-        end makes the switch.
+        """Switch to the prepared segment, unless another segment is active by now. False if a commit is under way, or
+        if the loop process takes part: the end of the commit, or the loop process, makes the switch.
         """
         with self._lock:
-            if self._committing:
-                if self.active is active:
+            if self._committing or self._asked is not None:
+                if self.active is active and self._asked is None:
                     self._roll_wanted = True
+                return False
+            if self.active is active and active.rows and (self.lent is not None or self._lends()):
+                self._roll_wanted = True
+                self._switch()
                 return False
             if self.active is active and active.rows:
                 self._switch()
@@ -320,7 +373,10 @@ class Writer:
 
     def _begin_commit(self) -> WritableSegment | None:
         """Take the connection of the active segment; None if the writer stops."""
-        with self._lock:
+        with self._changed:
+            # The loop process has switched already: its batch may come before its word, on another socket.
+            while self.lent is not None and not self._stopping:
+                self._changed.wait()
             if self._stopping:
                 return None
             self._committing = True
@@ -367,12 +423,16 @@ class Writer:
         if self._growth.measured(used_bytes, self._space.measure_after_bytes):
             self._loop.call_soon_threadsafe(self._on_grown)
         with self._lock:
-            filled_bytes = self.active.filled_bytes
-            has_more_zeros = self.prepared is not None and self.prepared.filled_bytes > filled_bytes
-            room = self._growth.room = (filled_bytes if has_more_zeros else self._segment_bytes) - used_bytes
+            room = self._growth.room = self._room(used_bytes)
         return room <= 0
 
     # Either thread, with the lock
+
+    def _room(self, used_bytes: int) -> int:
+        """Return the growth of the active WAL until the segment is full."""
+        prepared, filled_bytes = self.prepared, self.active.filled_bytes
+        has_more_zeros = prepared is not None and prepared.filled_bytes > filled_bytes
+        return (filled_bytes if has_more_zeros else self._segment_bytes) - used_bytes
 
     def _end_commit(self, *, rolls: bool) -> None:
         """Give the connection back, and switch if the segment is full or the loop wants a switch."""
@@ -390,6 +450,12 @@ class Writer:
         """
         if self.prepared is None:
             # Better a segment above its size than a commit that waits for a new file.
+            return
+        by_loop = self._lends()
+        if self.lent is not None or by_loop:
+            # The loop process makes the switch between two of its batches. Until its answer nothing changes here.
+            self._asked, self.prepared = self.prepared, None
+            self._loop.call_soon_threadsafe(self._ask_switch, self._asked.number, by_loop)
             return
         self._retired = self.active
         self.active = self.prepared

@@ -30,6 +30,7 @@ from cmqd_segment.manifest import (
 from support.engine.replicas import Replicas
 from support.eventually import eventually
 from support.storage.log_rig import body
+from support.storage.loop_way import ChosenWay
 
 
 @pytest.fixture
@@ -524,3 +525,18 @@ async def test_accounts_are_compared_and_set(replicas: Replicas) -> None:
     with pytest.raises(AccountsConflict, match="version 1, not 2"):
         await standby.log.store_accounts(b"other", expected_version=2)
     assert await standby.log.store_accounts(b"second", expected_version=1) == 2
+
+
+async def test_the_loop_process_of_a_leader_commits_no_row(replicas: Replicas) -> None:
+    """Its rows would be on this machine alone."""
+    leader = await replicas.leader("a")
+    log = leader.log
+    log._commits._way = ChosenWay()  # pyright: ignore[reportPrivateUsage]
+
+    for position in range(5):
+        await leader.rig.store(1, position, 1)
+    log._way.want()  # pyright: ignore[reportPrivateUsage]
+    await leader.rig.store(1, 5, 1)
+
+    assert log._way.lock is None  # pyright: ignore[reportPrivateUsage]
+    assert log.figures.in_loop == 0

@@ -66,11 +66,52 @@ STORAGE = """
 LOOP = """
     import asyncio, os, subprocess, sys
     from pathlib import Path
+    import signal
     from cmqd.log.log_errors import LogFailed
+    from cmqd.storage import ipc
+    from cmqd.storage.loop_side.commit_switch import CommitSwitch
+    from cmqd.storage.loop_side.group_commit import GroupCommit
+    from cmqd.storage.loop_side.loop_commits import LoopCommits
     from cmqd.storage.loop_side.process_log import StorageProcessLog
+    from cmqd.storage.segments.row_inserts import RowInserts
     from support.storage.log_rig import LogRig, settings_for
+    from support.storage.loop_way import ChosenWay, is_by_loop
 
     folder, point, whose, storage = sys.argv[1:]
+    at_switch = point.removeprefix("back: ") in ("asked", "closed", "opened", "told")
+    by_loop = at_switch or point.startswith("loop: ")
+    way = ChosenWay(wanted=by_loop)
+    passes = 0
+
+    def passed(name):
+        global passes
+        if name == point:
+            passes += 1
+            if passes == (1 if at_switch else 12):
+                if whose != "loop":
+                    os.kill(log.process_id, signal.SIGKILL)
+                if whose != "storage":
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+    def strike(owner, method, before, after):
+        original = getattr(owner, method)
+        def changed(*args, **named):
+            passed(name_of(before))
+            result = original(*args, **named)
+            passed(name_of(after))
+            return result
+        setattr(owner, method, changed)
+
+    def name_of(name):
+        # A change of the loop process back to the storage process opens no file.
+        return f"back: {name}" if at_switch and not way.wanted else name
+
+    strike(RowInserts, "insert", "loop: given", "loop: in the file")
+    strike(GroupCommit, "became_durable", "loop: unread", "loop: durable")
+    strike(CommitSwitch, "switch", "asked", "held")
+    strike(LoopCommits, "_close", "open", "closed")
+    strike(LoopCommits, "_change", "open", "opened")
+    strike(GroupCommit, "go_on", "told", "gone on")
 
     def start(*sockets):
         descriptors = [each.fileno() for each in sockets]
@@ -78,7 +119,9 @@ LOOP = """
         return subprocess.Popen(arguments, pass_fds=descriptors)
 
     async def main():
-        rig = LogRig(StorageProcessLog(settings_for(Path(folder)), start))
+        global log
+        log = StorageProcessLog(settings_for(Path(folder)), start, way=way)
+        rig = LogRig(log)
         await rig.open()
         told = rig.log.on_durable
         def durable(lsn):
@@ -88,6 +131,10 @@ LOOP = """
         rig.log.on_durable = durable
         position = 0
         while not rig.fatal:
+            if at_switch and point.startswith("back: ") and is_by_loop(log):
+                way.wanted = False
+            if at_switch:
+                await asyncio.sleep(0)
             try:
                 rig.send(1, position, 3, 2000)
                 rig.log.flush()
@@ -101,8 +148,27 @@ LOOP = """
 """
 
 
-@pytest.mark.parametrize("whose", ["loop", "storage", "both"])
-@pytest.mark.parametrize("point", ["received", "in the file", "counted", "answered"])
+KILLED = {
+    "received": "loop storage both",
+    "in the file": "loop storage both",
+    "counted": "loop storage both",
+    "answered": "loop storage both",
+    # Steps of a commit of the loop process.
+    "loop: given": "loop",
+    "loop: in the file": "loop storage both",
+    "loop: durable": "storage",
+    # Steps of the loop process in a switch to its own commits, and in a switch back.
+    "asked": "loop",
+    "opened": "loop storage",
+    "told": "loop storage both",
+    "back: closed": "loop",
+    "back: told": "loop storage both",
+}
+"""The processes that are killed at each step."""
+LOOP_STEPS = list(KILLED)[4:]
+
+
+@pytest.mark.parametrize(("point", "whose"), [(point, whose) for point in KILLED for whose in KILLED[point].split()])
 async def test_a_kill_in_a_commit_loses_no_row_that_was_reported(tmp_path: Path, point: str, whose: str) -> None:
     folder = tmp_path / "data"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -128,7 +194,7 @@ async def test_a_kill_in_a_commit_loses_no_row_that_was_reported(tmp_path: Path,
     if point == "received":
         # An orphaned storage process finishes the commit under way, with nothing left to answer.
         assert len(lsns) == (12 if whose == "loop" else 11)
-    elif point != "answered":
+    elif point not in ("answered", *LOOP_STEPS):
         assert (len(reported), len(lsns)) == (11, 12)
     page, missing = await rig.page(1, [0, 3 * len(lsns)])
     assert (len(page), missing) == (3 * len(lsns), [])

@@ -18,7 +18,7 @@ import pytest
 
 from cmqd.log.values import Durability
 from cmqd.storage.loop_side.process_log import StorageProcessLog
-from cmqd.storage.segments import segment
+from cmqd.storage.segments import row_inserts, segment
 from cmqd.storage.segments.row_inserts import LogRow
 from cmqd.storage.segments.segment import WritableSegment
 from cmqd.storage.segments.wal_gauge import used_bytes
@@ -352,7 +352,7 @@ async def test_zeros_spare_the_tables_that_a_reader_from_outside_keeps_in_the_wa
         readers[0].execute("BEGIN")
         readers[0].execute("SELECT * FROM segment").fetchall()
 
-    monkeypatch.setattr(segment, "create_tables", read_meanwhile)
+    monkeypatch.setattr(row_inserts, "create_tables", read_meanwhile)
     fresh = await segment.create_segment(1, path, Durability.FSYNC, 0)
     wal = f"{path}-wal"
     frames = used_bytes(wal)

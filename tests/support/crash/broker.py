@@ -23,15 +23,27 @@ from support.processes.forked_program import ForkedProgram
 from support.processes.running_server import AnyProcess
 
 _POLL_SECONDS = 0.005
-_SKEWED = """
+WAY_COMMITS = 60
+"""Commits between two changes of the process that commits: kills and power failures meet both, and the switches."""
+_PROGRAM = """
 import sys, time
 skew_ns, clock_ns = int(sys.argv.pop(1)) * 1_000_000, time.time_ns
+way_commits, commits = int(sys.argv.pop(1)), 0
 time.time_ns = lambda: clock_ns() + skew_ns
 time.time = lambda: time.time_ns() / 1e9
+from cmqd.storage.loop_side.commit_way import CommitWay
+def note(way, commit_us, size):
+    global commits
+    commits += 1
+    changes = way_commits > 0 and commits % way_commits == 0
+    way.by_loop ^= changes
+    return changes
+CommitWay.note = note
 from cmqd.__main__ import main
 sys.exit(main())
 """
-"""``cmqd`` with another wall clock; its first argument is the lead in milliseconds."""
+"""``cmqd`` with another wall clock, which changes the process that commits by itself. Its first arguments are the lead
+in milliseconds, and the commits between two changes, 0 = none."""
 
 
 class BrokerFailedError(Exception):
@@ -61,13 +73,17 @@ class CrashingBroker:
     Args:
         folder: gets ``data`` (the data folder), ``server.log`` and ``ready.json``.
         flags: further flags of ``cmqd serve``.
+        way_commits: commits between two changes of the process that commits, in every other start and in traced starts;
+            0 = the storage process commits, or the process that the broker chooses.
     """
 
-    def __init__(self, folder: Path, *, flags: Sequence[str] = ()) -> None:
+    def __init__(self, folder: Path, *, flags: Sequence[str] = (), way_commits: int = 0) -> None:
         self.data = folder / "data"
         self._log = folder / "server.log"
         self._ready_file = folder / "ready.json"
         self._flags = tuple(flags)
+        self._way_commits = way_commits
+        self._starts = 0
         self.clock_skew_ms = 0
         """Lead of the broker's wall clock over the machine's, from its next start on."""
         self._process: AnyProcess | None = None
@@ -94,12 +110,16 @@ class CrashingBroker:
         """Start the processes, as ``start`` does, without a wait."""
         self._ready = None
         self._ready_file.unlink(missing_ok=True)
-        program = ("-c", _SKEWED, str(self.clock_skew_ms)) if self.clock_skew_ms else ("-m", "cmqd")
+        # Every other start: one that changes the way is slower.
+        way_commits = self._way_commits if trace_file is not None or self._starts % 2 else 0
+        self._starts += 1
+        is_changed = bool(self.clock_skew_ms or way_commits)
+        program = ("-c", _PROGRAM, str(self.clock_skew_ms), str(way_commits)) if is_changed else ("-m", "cmqd")
         arguments = ["serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
         arguments += ["--ready-file", str(self._ready_file), *self._flags]
         command = [sys.executable, *program, *arguments]
         with self._log.open("ab") as log:
-            if trace_file is None and not self.clock_skew_ms:
+            if trace_file is None and not is_changed:
                 self._process = ForkedProgram("cmqd", arguments, output=log, environment=broker_environment())
             elif trace_file is None:
                 self._process = subprocess.Popen(

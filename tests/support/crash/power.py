@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.crash.broker import CrashingBroker
+from support.crash.broker import WAY_COMMITS, CrashingBroker
 from support.crash.load import (
     QUEUES,
     Consumer,
@@ -129,6 +129,7 @@ async def traced_life(
     generation: str = "life",
     chance: random.Random | None = None,
     until: Callable[[], bool] = lambda: True,
+    way_commits: int = WAY_COMMITS,
 ) -> TracedLife:
     """Run a broker under load and kill it. The load goes on until ``until()`` is true."""
     history = history or new_history()
@@ -136,7 +137,7 @@ async def traced_life(
     folder.mkdir(exist_ok=True)
     endpoints.history = history
     endpoints.is_repaired = False
-    broker = CrashingBroker(folder, flags=flags)
+    broker = CrashingBroker(folder, flags=flags, way_commits=way_commits)
     trace_file = folder / "trace"
     try:
         ready = await asyncio.to_thread(

@@ -6,6 +6,7 @@ from pathlib import Path
 from cmqd.storage.folder.data_folder import Disk
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from support.storage.log_rig import InProcess, LogRig, settings_for
+from support.storage.loop_way import ChosenWay
 
 GIBIBYTE = 1 << 30
 
@@ -26,7 +27,9 @@ class Broker:
 
     def __init__(self, folder: Path, disk: Callable[[Path, int, int], Disk] = FakeDisk, **settings: object) -> None:
         self.process = InProcess(disk)
-        self.log = StorageProcessLog(settings_for(folder, state_interval_ms=5, **settings), self.process.start)
+        self.log = StorageProcessLog(
+            settings_for(folder, state_interval_ms=5, **settings), self.process.start, way=ChosenWay(wanted=False)
+        )
         self.rig = LogRig(self.log)
 
     @property

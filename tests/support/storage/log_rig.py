@@ -27,6 +27,7 @@ from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesSent, PublishedMessage, Runs, StoredMessage
 from support.storage.forked_process import ForkedProcess
+from support.storage.loop_way import ChosenWay
 
 T = TypeVar("T")
 
@@ -221,12 +222,15 @@ def settings_for(folder: Path, **changes: object) -> StorageSettings:
 
 
 class ProcessPlace:
+    by_loop = False
+    """The loop process commits, after some commits of the storage process."""
+
     def __init__(self, folder: Path, **changes: object) -> None:
         self.folder = folder
         self.settings = settings_for(folder, **changes)
 
     def log(self) -> AnyLog:
-        return StorageProcessLog(self.settings)
+        return StorageProcessLog(self.settings, way=ChosenWay(wanted=self.by_loop, after=3))
 
     async def crash(self, log: Log) -> None:
         assert isinstance(log, StorageProcessLog)
@@ -239,7 +243,11 @@ class ForkedPlace(ProcessPlace):
     """A place with a forked storage process, for tests about the folder."""
 
     def log(self) -> AnyLog:
-        return StorageProcessLog(self.settings, ForkedProcess)
+        return StorageProcessLog(self.settings, ForkedProcess, way=ChosenWay(wanted=self.by_loop, after=3))
+
+
+class LoopPlace(ForkedPlace):
+    by_loop = True
 
 
 _MASK = os.umask(0o022)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from support.crash.broker import CrashingBroker, Victim, has_ended
+from support.crash.broker import WAY_COMMITS, CrashingBroker, Victim, has_ended
 from support.crash.events import Events, strike_during
 from support.crash.load import (
     BACKLOG,
@@ -95,7 +95,7 @@ class Rounds:
     """The broker, the workers, and the history of all rounds."""
 
     def __init__(self, folder: Path) -> None:
-        self.broker = CrashingBroker(folder, flags=FLAGS)
+        self.broker = CrashingBroker(folder, flags=FLAGS, way_commits=WAY_COMMITS)
         self.history = History(wall_offset_ms=time.time() * 1e3 - time.monotonic() * 1e3)
         self.events = Events(self.history)
         self.survived = 0

@@ -1,0 +1,67 @@
+"""The active segment while the loop process commits into it: its switches, and the count of its rows.
+
+The loop process commits with a connection of its own (``loop_side.loop_commits``), while the disk is quick and the
+commits are small (``loop_side.commit_way``). The storage process does all the rest: it decides when a segment is full,
+measures the disk, reads pages, and seals. It takes part in no commit, so nothing here is in the way of one:
+
+- Its own connection to the lent segment stays open, and reads alone. Two connections that write or checkpoint one WAL
+  can corrupt the WAL. With the open connection, the close of the loop process's is not the last close, which would copy
+  the WAL and remove the file.
+- Rows are counted from the file: once a second, when a frame names an LSN above the rows that were counted, and before
+  a switch. ``Committed`` tells of an LSN that was not durable when a frame named it, and of growth.
+- A switch is asked for (``SwitchWanted``), and the loop process makes it between two batches. With its answer
+  (``Switched``) all rows of the segment are in the file, and the loop process has closed its connection.
+
+A crash in between: until a segment has rows, a start finds a prepared segment, and then an active one, whichever
+process wrote them. The one batch under way is all that a crash of either process can tear.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from cmqd.storage.durable_lsn import DurableLsn
+from cmqd.storage.writing.writer import Writer
+
+
+class Lending:
+    """Counts the rows of the lent segment and makes its switches; see the module."""
+
+    def __init__(
+        self, writer: Writer, durable: DurableLsn, start: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    ) -> None:
+        """``start`` runs a task; an exception in the task ends the process."""
+        self._writer = writer
+        self._durable = durable
+        self._start = start
+        self._counting = asyncio.Lock()
+        """Held while rows are counted: a switch comes behind the counts that were asked for before."""
+        durable.on_wait = self._count_soon
+
+    async def catch_up(self) -> None:
+        """Count the rows that the loop process has committed so far, if a segment is lent."""
+        if self._writer.lent is not None:
+            async with self._counting:
+                await self._count()
+
+    async def switched(self, *, by_loop: bool) -> None:
+        """Make the switch that the loop process tells of."""
+        async with self._counting:
+            await self._count()
+            self._writer.switched(by_loop=by_loop)
+
+    async def end(self) -> None:
+        """Take the lent segment back at the end of the log."""
+        async with self._counting:
+            await self._count()
+            self._writer.end_lending()
+
+    def _count_soon(self) -> None:
+        if self._writer.lent is not None:
+            self._start(self.catch_up())
+
+    async def _count(self) -> None:
+        lent = self._writer.lent
+        if lent is not None and (lsn := await lent.load()) > self._durable.value:
+            self._durable.raise_to(lsn)
+            self._durable.tell()

@@ -1,0 +1,392 @@
+"""Commits in the loop process: the hand-over of a segment, its rows, and its way back."""
+
+import asyncio
+import os
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from cmqd.log.log_errors import LogFailed
+from cmqd.storage import ipc
+from cmqd.storage.folder.data_folder import holder_of
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.segments.row_inserts import LogRow
+from cmqd.storage.storage_errors import FolderLocked
+from cmqd_segment.manifest import SegmentState, read_manifest
+from cmqd_segment.schema import open_read_only
+from support.eventually import eventually
+from support.storage.forked_process import ForkedProcess
+from support.storage.full_disk import Broker
+from support.storage.log_rig import LogRig, body, settings_for
+from support.storage.loop_way import ChosenWay, is_by_loop
+from support.storage.verified import verify_folder
+
+
+async def after_a_crash(broker: "LoopBroker", folder: Path) -> list[int]:
+    """The rows that a start finds after a crash of both processes now."""
+    # Nothing changes the folder during the copy, but perhaps a fresh manifest.
+    await eventually(lambda: broker.process.service.log.writer.prepared is not None)
+    crashed = shutil.copytree(folder, folder.with_name("crashed"), ignore=shutil.ignore_patterns("*.tmp"))
+    rig = LogRig(StorageProcessLog(settings_for(crashed), ForkedProcess))
+    await rig.open()
+    await rig.log.close()
+    assert rig.report is not None
+    assert not rig.report.numbers_jump
+    return [lsn for lsn, _, _ in rig.rows]
+
+
+class LoopBroker(Broker):
+    """A broker in which the loop process commits from the second commit on."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        super().__init__(folder)
+        self.way = ChosenWay()
+        changed: dict[str, object] = {"state_interval_ms": 5, **settings}
+        self.log = StorageProcessLog(settings_for(folder, **changed), self.process.start, way=self.way)
+        self.rig = LogRig(self.log)
+        self.stored = 0
+
+    async def store(self, count: int = 1) -> None:
+        """Commit rows, one message each."""
+        for _ in range(count):
+            await self.rig.store(1, self.stored, 1)
+            self.stored += 1
+
+    async def by_loop(self) -> None:
+        """Commit until the loop process commits."""
+        while not is_by_loop(self.log):
+            await self.store()
+            await asyncio.sleep(0)
+
+    async def by_storage(self) -> None:
+        """Commit until the storage process commits again."""
+        self.way.wanted = False
+        while is_by_loop(self.log):
+            await self.store()
+            await asyncio.sleep(0)
+
+
+def rows_of(folder: Path) -> list[int]:
+    """The rows of all segments, in the order of the segments."""
+    lsns: list[int] = []
+    for path in sorted((folder / "segments").glob("*.db")):
+        with closing(open_read_only(path, sealed=False)) as raw:
+            lsns += [lsn for (lsn,) in raw.execute("SELECT lsn FROM log ORDER BY lsn")]
+    return lsns
+
+
+Start = Callable[..., Awaitable[LoopBroker]]
+
+
+@pytest.fixture
+async def start(folder: Path) -> AsyncIterator[Start]:
+    brokers: list[LoopBroker] = []
+
+    async def start_one(**settings: object) -> LoopBroker:
+        broker = LoopBroker(folder, **settings)
+        brokers.append(broker)
+        await broker.rig.open()
+        return broker
+
+    yield start_one
+    for broker in brokers:
+        await broker.log.kill()
+        assert broker.process.task is not None
+        await broker.process.task
+
+
+async def test_a_segment_is_lent_and_all_its_rows_are_read_and_sealed(start: Start, folder: Path) -> None:
+    broker = await start()
+    await broker.by_loop()
+    await broker.store(10)
+
+    assert broker.log.figures.in_loop >= 10
+    messages, missing = await broker.rig.page(1, [0, broker.stored], min_lsn=broker.log.last_lsn)
+    assert [message.body for message in messages] == [body(1, position) for position in range(broker.stored)]
+    assert not missing
+    active = await broker.log.active_segment()
+    assert active is not None
+    (before,) = broker.log.closed_segments()
+    assert (active.first_lsn, active.last_lsn) == (before.last_lsn + 1, broker.stored)
+    assert active.messages == broker.stored - before.messages >= 10
+
+    await broker.log.close()
+
+    manifest = read_manifest(folder)
+    assert manifest.clean
+    assert {entry.state for entry in manifest.segments} == {SegmentState.SEALED}
+    assert not list((folder / "segments").glob("*-wal"))
+    assert rows_of(folder) == list(range(1, broker.stored + 1))
+    assert holder_of(folder) is None
+
+
+async def test_a_full_segment_is_followed_by_the_next_one_that_is_lent(start: Start, folder: Path) -> None:
+    broker = await start(segment_bytes=100_000, hold_retired=False)
+    await broker.by_loop()
+
+    while len(broker.log.closed_segments()) < 4:
+        await broker.store()
+        await asyncio.sleep(0)
+    assert is_by_loop(broker.log)
+    segments = broker.log.closed_segments()
+    await broker.log.close()
+
+    assert [earlier.last_lsn + 1 for earlier in segments[:-1]] == [later.first_lsn for later in segments[1:]]
+    assert rows_of(folder) == list(range(1, broker.stored + 1))
+    assert verify_folder(folder) == []
+
+
+async def test_the_way_changes_in_mid_load_and_no_row_is_lost(start: Start, folder: Path) -> None:
+    broker = await start()
+    for _ in range(4):
+        broker.way.wanted = True
+        await broker.by_loop()
+        await broker.store(3)
+        await broker.by_storage()
+        await broker.store(3)
+    in_loop = broker.log.figures.in_loop
+    messages, missing = await broker.rig.page(1, [0, broker.stored], min_lsn=broker.log.last_lsn)
+    assert len(messages) == broker.stored
+    assert not missing
+    assert 12 <= in_loop < broker.stored
+
+    assert await after_a_crash(broker, folder) == list(range(1, broker.stored + 1))
+    assert rows_of(folder) == list(range(1, broker.stored + 1))
+
+
+class HeldDisk:
+    """Stands for a disk that hangs: the next commit of the loop process waits in its thread."""
+
+    def __init__(self, broker: LoopBroker) -> None:
+        thread = broker.log._way.thread  # pyright: ignore[reportPrivateUsage]
+        assert thread is not None
+        inserts = thread._inserts  # pyright: ignore[reportPrivateUsage]
+        insert = inserts.insert
+        self.begun = Event()
+        self.goes_on = Event()
+
+        def held(connection: sqlite3.Connection, rows: Sequence[LogRow]) -> int:
+            self.begun.set()
+            self.goes_on.wait()
+            return insert(connection, rows)
+
+        inserts.insert = held
+
+
+Hold = Callable[[LoopBroker], HeldDisk]
+
+
+@pytest.fixture
+def hang(start: Start) -> Iterator[Hold]:
+    """Let the disk hang; it goes on at the end, before the brokers end."""
+    disks: list[HeldDisk] = []
+
+    def hang_one(broker: LoopBroker) -> HeldDisk:
+        disks.append(HeldDisk(broker))
+        return disks[-1]
+
+    yield hang_one
+    for disk in disks:
+        disk.goes_on.set()
+
+
+async def test_a_disk_that_hangs_holds_up_the_loop_for_no_commit(start: Start, folder: Path, hang: Hold) -> None:
+    broker = await start()
+    await broker.by_loop()
+    durable = broker.log.durable_lsn
+    disk = hang(broker)
+
+    broker.rig.send(1, broker.stored, 1)
+    broker.log.flush()
+
+    # The call has returned, and the loop serves all else.
+    await eventually(disk.begun.is_set)
+    assert broker.log.durable_lsn == durable
+    messages, _ = await broker.rig.page(1, [0, broker.stored], min_lsn=durable)
+    assert len(messages) == broker.stored
+    broker.rig.send(1, broker.stored + 1, 1)
+    broker.log.flush()
+    assert broker.log.durable_lsn == durable, "one batch is outstanding"
+
+    disk.goes_on.set()
+    await broker.rig.commit()
+
+    assert broker.rig.durable[-2:] == [durable + 1, durable + 2]
+    await broker.log.close()
+    assert rows_of(folder) == list(range(1, broker.stored + 3))
+
+
+async def test_a_switch_waits_for_the_commit_that_the_disk_holds_up(start: Start, hang: Hold) -> None:
+    broker = await start()
+    await broker.by_loop()
+    await broker.store()
+    first = broker.process.service.log.writer.active.number
+    disk = hang(broker)
+    broker.rig.send(1, broker.stored, 1)
+    broker.log.flush()
+    sealing = broker.log._request(ipc.SealNow)  # pyright: ignore[reportPrivateUsage]
+    await broker.rig.page(1, [0, 1])
+    assert not sealing.done()
+    assert [segment.number for segment in broker.log.closed_segments() if segment.number == first] == []
+
+    disk.goes_on.set()
+    await sealing
+
+    sealed = {segment.number: segment for segment in broker.log.closed_segments()}
+    assert sealed[first].is_sealed
+    assert sealed[first].last_lsn == broker.log.last_lsn
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE])
+async def test_a_batch_that_a_full_disk_refuses_goes_into_the_next_segment(
+    start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Without room for the WAL-index, the rows may be in the file all the same."""
+    broker = await start()
+    await broker.by_loop()
+    await broker.store()
+    first = broker.process.service.log.writer.active
+    thread = broker.log._way.thread  # pyright: ignore[reportPrivateUsage]
+    assert thread is not None
+    inserts = thread._inserts  # pyright: ignore[reportPrivateUsage]
+    insert = inserts.insert
+    attempts = 0
+
+    def refused(connection: sqlite3.Connection, rows: Sequence[LogRow]) -> int:
+        nonlocal attempts
+        attempts += 1
+        if code == sqlite3.SQLITE_IOERR_SHMSIZE:
+            insert(connection, rows)
+        error = sqlite3.OperationalError("no room")
+        error.sqlite_errorcode = code
+        raise error
+
+    monkeypatch.setattr(inserts, "insert", refused)
+    broker.rig.send(1, broker.stored, 1)
+    await broker.rig.commit()
+
+    assert attempts == 1
+    assert not is_by_loop(broker.log)
+    active = broker.process.service.log.writer.active
+    assert active.number > first.number
+    assert active.first_lsn == broker.stored + 1
+    assert broker.process.service.log.disk.ballast.missing_bytes == 0 or broker.refused
+    assert await after_a_crash(broker, folder) == list(range(1, broker.stored + 2)), "each row once"
+
+
+async def test_a_segment_that_was_lent_for_no_row_is_removed(start: Start, folder: Path) -> None:
+    broker = await start()
+    log = broker.process.service.log
+    await broker.store(2)
+    await eventually(lambda: log.writer.lent is not None and is_by_loop(broker.log))
+    lent = log.writer.lent
+    assert lent is not None
+    assert not lent.rows
+
+    broker.way.wanted = broker.way.by_loop = False
+    broker.log._way.want()  # pyright: ignore[reportPrivateUsage]
+    await eventually(lambda: not is_by_loop(broker.log) and not lent.path.exists())
+    await broker.store()
+
+    assert log.writer.active.number > lent.number
+    assert lent.number not in [entry.number for entry in read_manifest(folder).segments]
+    await broker.log.close()
+    assert rows_of(folder) == [1, 2, 3]
+
+
+async def test_after_another_error_of_the_disk_no_row_is_acknowledged(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start()
+    await broker.by_loop()
+    thread = broker.log._way.thread  # pyright: ignore[reportPrivateUsage]
+    assert thread is not None
+    durable = broker.log.durable_lsn
+
+    def broken(_connection: sqlite3.Connection, _rows: Sequence[LogRow]) -> int:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
+        raise error
+
+    monkeypatch.setattr(thread._inserts, "insert", broken)  # pyright: ignore[reportPrivateUsage]
+    broker.rig.send(1, broker.stored, 1)
+    broker.log.flush()
+    await broker.rig.until(lambda: broker.rig.fatal)
+
+    assert str(broker.rig.fatal[0]) == "the disk failed: OperationalError: disk I/O error"
+    assert broker.log.durable_lsn == durable
+    with pytest.raises(LogFailed):
+        broker.log.flush()
+
+
+async def test_a_segment_that_cannot_be_opened_is_left_to_the_storage_process(
+    start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start()
+
+    def no_descriptor(*_arguments: object) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("cmqd.storage.loop_side.loop_commits.connect_for_writing", no_descriptor)
+        while broker.way.wanted:
+            await broker.store()
+            await asyncio.sleep(0)
+    await broker.store(3)
+
+    assert not is_by_loop(broker.log)
+    assert broker.log.figures.in_loop == 0
+    await broker.log.close()
+    assert rows_of(folder) == list(range(1, broker.stored + 1))
+
+
+async def test_without_its_storage_process_the_loop_process_keeps_the_folder(folder: Path) -> None:
+    """The loop process may be in the middle of a commit; and its connection is the last one, then."""
+    log = StorageProcessLog(settings_for(folder), ForkedProcess, way=ChosenWay())
+    rig = LogRig(log)
+    await rig.open()
+    stored = 0
+    while not is_by_loop(log):
+        await rig.store(1, stored, 1)
+        stored += 1
+        await asyncio.sleep(0)
+    await rig.store(1, stored, 5)
+    assert log.process_id is not None
+
+    os.kill(log.process_id, 9)
+    await rig.until(lambda: rig.fatal)
+
+    assert holder_of(folder) is not None
+    with pytest.raises(FolderLocked, match="in use by process"):
+        await LogRig(StorageProcessLog(settings_for(folder, lock_wait_ms=0), ForkedProcess)).open()
+    await log.kill()
+    assert holder_of(folder) is None
+    again = LogRig(StorageProcessLog(settings_for(folder), ForkedProcess))
+    await again.open()
+    await again.log.close()
+    assert again.report is not None
+    assert not again.report.numbers_jump
+    assert [lsn for lsn, _, _ in again.rows] == list(range(1, stored + 2))
+
+
+async def test_an_end_while_a_switch_is_asked_for_loses_nothing(start: Start, folder: Path, hang: Hold) -> None:
+    broker = await start()
+    await broker.by_loop()
+    await broker.store()
+    disk = hang(broker)
+    broker.rig.send(1, broker.stored, 1)
+    broker.log.flush()
+    broker.process.service.log.writer.take_back()
+    closing = asyncio.create_task(broker.log.close())
+    await eventually(lambda: broker.log._commits._held is not None)  # pyright: ignore[reportPrivateUsage]
+
+    disk.goes_on.set()
+    await closing
+
+    assert read_manifest(folder).clean
+    assert rows_of(folder) == list(range(1, broker.stored + 2))
