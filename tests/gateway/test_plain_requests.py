@@ -53,6 +53,7 @@ NOT_PLAIN = {
     "a wait for continue": changed(b"Host: x", b"Host: x\r\nExpect: 100-continue"),
     "a compressed body": changed(b"Host: x", b"Host: x\r\nContent-Encoding: gzip"),
     "a trailer": changed(b"Host: x", b"Host: x\r\nTrailer: x"),
+    "a draft of WebSocket": changed(b"Host: x", b"Host: x\r\nSec-WebSocket-Key1: x"),
     "a folded line": changed(b"Host: x", b"Host: x\r\n y"),
     "a blank before the colon": changed(b"Host:", b"Host :"),
     "a NUL": changed(b": x", b": x\x00"),
