@@ -65,9 +65,10 @@ class PageFitting:
             await self._remove(unused)
             del self._catalog.open[unused.number]
             await self._catalog.save()
-        # Last, because the switch begins the preparation of the next segment. The commit thread may have made it.
+        # Last, because the switch begins the preparation of the next segment, and the commit thread may have made the
+        # switch. Not waited for: a stop waits for this call, and the loop process may have left the switch undone.
         if not self._is_stopped and active is self._writer.active and self._retires(active):
-            await self._writer.roll()
+            self._writer.begin_roll()
 
     def stop(self) -> None:
         """Change no segment any more: the broker stops."""

@@ -217,6 +217,11 @@ class Writer:
             if active.filled_bytes and not active.rows and not self._committing and self.lent is None:
                 active.drop_zeros()
 
+    def begin_roll(self) -> None:
+        """Retire the active segment, if it has rows, after the commit under way, for which the caller does not wait."""
+        self.note_switch()
+        self._begin_roll(self.active)
+
     async def roll(self) -> None:
         """Retire the active segment, if it has rows, after the commit under way. A successor must be ready."""
         self.note_switch()
