@@ -6,7 +6,7 @@ the messages are not stored twice. The last 1,024 answers of a session are kept,
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from cmqd.core.domain_errors import SequenceTooOld
@@ -133,13 +133,13 @@ class Sessions:
         found = self.of(account).get(session)
         return None if found is None else found.find(sequence)
 
-    def note(self, account: str, numbered: Iterable[int], now_ms: int, lsn: int = 0) -> None:
+    def note(self, account: str, numbered: Sequence[int], now_ms: int, lsn: int = 0) -> None:
         """Remember answers, each as session, sequence, first message id and count; in recovery only those above the
         slices of their sessions.
         """
         life_ms = self._limits.session_life_ms
-        numbers = iter(numbered)
-        for session, sequence, first_message_id, count in zip(numbers, numbers, numbers, numbers, strict=True):
+        for at in range(0, len(numbered), 4):
+            session, sequence, first_message_id, count = numbered[at : at + 4]
             sessions = self._by_account.get(account, _NONE)
             found = sessions.get(session)
             if found is None:
