@@ -205,6 +205,8 @@ class GatewayServer:
                 self.gateway.cmq_tcp.check()
             self.gateway.connections.close_idle()
             self.gateway.secrets.drop_unconfirmed()
+            if self.door is not None:
+                self.door.drop_unconfirmed()
             self.gateway.figures.drop_old()
 
 

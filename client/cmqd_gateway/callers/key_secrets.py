@@ -132,6 +132,11 @@ class KeySecrets:
             self._question(secret_id)
         return known.key
 
+    def has_secret(self, key: KeySecret) -> bool:
+        """Return True if the secret of this key is in memory. The key does not count as used."""
+        known = self._known.get(key.secret_id)
+        return known is not None and known.key.secret_key == key.secret_key
+
     def forget(self, secret_id: str | None = None) -> None:
         """Forget a key that the broker reports as changed; None = all keys."""
         if secret_id is None:

@@ -64,6 +64,10 @@ class DirectDoor(Protocol):
         """
         ...
 
+    def drop_unconfirmed(self) -> None:
+        """Drop the secrets of keys that are no longer confirmed; to be called about once a second."""
+        ...
+
 
 class ConnectionGuard(asyncio.Protocol):
     """Passes the events of a connection on to aiohttp's protocol; see the module."""
@@ -80,7 +84,7 @@ class ConnectionGuard(asyncio.Protocol):
         "_held",
         "_inner",
         "_is_aiohttps",
-        "_is_refused",
+        "_is_closed",
         "head_bytes",
         "head_since",
         "idle_since",
@@ -98,7 +102,9 @@ class ConnectionGuard(asyncio.Protocol):
         self._door = door
         self._inner = inner
         self._has_seat = has_seat
-        self._is_refused = False
+        self._is_closed = False
+        """True once the guard has closed the connection. Over TLS bytes still arrive then: a request in them would be
+        executed, and its client would get no answer."""
         self.transport: asyncio.Transport | None = None
         self.write: Callable[[bytes], object] = _refuse_write
         """Writes the answer to the direct request. The next request waits for :meth:`drain`."""
@@ -138,7 +144,7 @@ class ConnectionGuard(asyncio.Protocol):
         if self._has_seat:
             self._guards.release()
         if not self._guards.add(self):
-            self._is_refused = True
+            self._is_closed = True
             self.transport.abort()
             return
         self._inner.connection_made(transport)
@@ -147,7 +153,7 @@ class ConnectionGuard(asyncio.Protocol):
         """Handle the asyncio event: bytes arrived."""
         if self._direct is not None:
             self._wait_behind(data)
-        elif not self._is_refused:
+        elif not self._is_closed:
             is_held = bool(self._held)
             if is_held:
                 data = self._take_held() + data
@@ -169,7 +175,7 @@ class ConnectionGuard(asyncio.Protocol):
 
     def eof_received(self) -> bool | None:
         """Handle the asyncio event: the client sends no more bytes."""
-        return None if self._is_refused else self._inner.eof_received()
+        return None if self._is_closed else self._inner.eof_received()
 
     def pause_writing(self) -> None:
         """Handle the asyncio event: the client does not read, and the buffer is full."""
@@ -185,8 +191,7 @@ class ConnectionGuard(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Handle the asyncio event: the connection is closed."""
-        if not self._is_refused:
-            self._guards.remove(self)
+        if self._guards.remove(self):
             if self._direct is not None:
                 self._direct.cancel()
             self._behind = self._held = b""
@@ -208,7 +213,7 @@ class ConnectionGuard(asyncio.Protocol):
         transport = self.transport
         assert transport is not None
         if not is_open:
-            transport.close()
+            self.close()
         elif self._behind and not transport.is_closing():
             if len(self._behind) > _MAX_BEHIND:
                 transport.resume_reading()
@@ -216,14 +221,22 @@ class ConnectionGuard(asyncio.Protocol):
             self._guards.forget_head(self)
             self.data_received(data)
 
+    def close(self) -> None:
+        """Close the connection once the client has its answers."""
+        self._is_closed = True
+        assert self.transport is not None
+        self.transport.close()
+
     def aiohttp_answered(self) -> None:
         """Note that aiohttp's answer is written, and that the connection stays open."""
         self._asked_aiohttp = bool(self._body_left)
         self.idle_since = self._guards.now()
 
     def is_idle_since(self, moment: float) -> bool:
-        """Return True if the last request ended at ``moment`` or before, and the client has taken its answer."""
-        return not self.in_request and self.stuck_since is None and self.idle_since <= moment
+        """Return True if the last request ended at ``moment`` or before, its answer is read, and no bytes of the next
+        request have arrived."""
+        is_at_work = self.in_request or self.stuck_since is not None or self.head_since is not None
+        return not is_at_work and self.idle_since <= moment
 
     def pass_held(self) -> None:
         """Pass a held request on to aiohttp, which has the limits of time for a body."""
@@ -349,11 +362,11 @@ class ConnectionGuards:
         self._guards[guard.transport] = guard
         return True
 
-    def remove(self, guard: ConnectionGuard) -> None:
-        """Forget a connection that is closed."""
+    def remove(self, guard: ConnectionGuard) -> bool:
+        """Forget a connection that is closed; False if it was refused."""
         assert guard.transport is not None
-        self._guards.pop(guard.transport, None)
         self._set_head(guard, 0)
+        return self._guards.pop(guard.transport, None) is not None
 
     def count_head(self, guard: ConnectionGuard, size: int) -> bool:
         """Count bytes that are no part of a known body; False if the connection was closed for them."""
@@ -462,8 +475,8 @@ class ConnectionGuards:
         latest_idle = self.now() - self._idle_seconds
         for guard in list(self._guards.values()):
             guard.pass_held()
-            if guard.is_idle_since(latest_idle) and guard.transport is not None:
-                guard.transport.close()
+            if guard.is_idle_since(latest_idle):
+                guard.close()
                 continue
             head_since = None if guard.in_request else guard.head_since
             is_late = any(since is not None and since <= latest for since in (head_since, guard.stuck_since))

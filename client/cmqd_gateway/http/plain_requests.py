@@ -71,8 +71,9 @@ class PlainRequestReader:
         """Return the request at the begin of these bytes; None if the bytes are not one plain request."""
         if len(data) > MAX_BYTES:
             return None
-        self._forget()
         request = self._read(data)
+        # Not at the next call: the headers have a secret.
+        self._forget()
         if request is None or request.missing:
             # The next bytes are of another connection: a former parser would take them for the rest of this request, of
             # the request behind it, or for bytes behind the end of the connection.

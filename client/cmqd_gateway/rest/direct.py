@@ -107,6 +107,12 @@ class DirectRequests:
             return 0
         return frequent.handle(connection, key, head, body)
 
+    def drop_unconfirmed(self) -> None:
+        """Forget the heads with a secret that the gateway has forgotten; see ``DirectDoor``."""
+        secrets = self._gateway.secrets
+        for text in [text for text, head in self._heads.items() if not (head.key and secrets.has_secret(head.key))]:
+            del self._heads[text]
+
     def _is_right(self, head: _Head, key: KeySecret, text: bytes) -> bool:
         """Return True if a head has the secret of the key, and remember the head."""
         if not key.enabled or not hmac.compare_digest(key.secret_key.encode(), head.secret_key):

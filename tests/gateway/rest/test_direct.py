@@ -199,6 +199,28 @@ async def test_known_heads_are_bounded(rig: GatewayRig, caller: Caller, monkeypa
     assert len(door._heads) == 4  # pyright: ignore[reportAttributeAccessIssue]
 
 
+async def test_a_head_is_forgotten_with_the_secret_of_its_key(rig: GatewayRig, caller: Caller):
+    rig.clock.hold()
+    await rig.gateway.secrets.find(rig.own_key.secret_id, None)
+    await caller.ask(post(rig, "/messages", {"body": "x"}))
+    door = rig.http_server.door
+    assert door is not None
+    secret = rig.own_key.secret_key.encode()
+
+    # A new reading of the same secret changes nothing.
+    rig.gateway.key_changed(rig.own_key.secret_id)
+    await rig.gateway.secrets.find(rig.own_key.secret_id, None)
+    rig.gateway.secrets.drop_unconfirmed()
+    door.drop_unconfirmed()
+    assert [secret in text for text in door._heads] == [True]  # pyright: ignore[reportAttributeAccessIssue]
+
+    rig.clock.advance(1)
+    rig.gateway.secrets.drop_unconfirmed()
+    door.drop_unconfirmed()
+    assert not door._heads  # pyright: ignore[reportAttributeAccessIssue]
+    assert (await caller.ask(post(rig, "/messages", {"body": "x"})))[0] == "HTTP/1.1 201 Created"
+
+
 # ---------------------------------------------------------------- order, and bodies in pieces
 
 
@@ -309,6 +331,44 @@ async def test_direct_requests_keep_their_connection_open_and_idle_connections_c
             each.writer.close()
 
 
+async def test_a_request_whose_body_is_waited_for_keeps_its_connection_open():
+    async with GatewayRig(keep_alive_seconds=60) as rig:
+        rig.clock.hold()
+        await rig.gateway.secrets.find(rig.own_key.secret_id, None)
+        caller = await Caller.open(rig)
+        await eventually(lambda: len(rig.gateway.guards) == 1)
+        rig.clock.advance(59)
+        await rig.gateway.secrets.find(rig.own_key.secret_id, None)
+        request = post(rig, "/messages", {"body": "x"})
+        caller.writer.write(request[:-5])
+        await eventually(lambda: rig.gateway.guards.partial_heads == 1)
+
+        rig.clock.advance(1)
+        rig.gateway.guards.close_slow()
+
+        assert (await caller.ask(request[-5:]))[0] == "HTTP/1.1 201 Created"
+        caller.writer.close()
+
+
+async def test_bytes_that_arrive_after_the_close_are_not_a_request():
+    async with GatewayRig(keep_alive_seconds=60) as rig:
+        rig.clock.hold()
+        caller = await Caller.open(rig)
+        await eventually(lambda: len(rig.gateway.guards) == 1)
+        (guard,) = rig.gateway.guards._guards.values()
+        rig.clock.advance(60)
+        await rig.gateway.secrets.find(rig.own_key.secret_id, None)
+        rig.gateway.guards.close_slow()
+
+        # As a connection of TLS does while it sends the rest of its bytes.
+        guard.data_received(post(rig, "/messages", {"body": "x"}))
+
+        assert (guard.direct, rig.gateway.guards.head_bytes) == (None, 0)
+        assert await caller.reader.read() == b""
+        assert await rig.server.bodies("orders") == []
+        caller.writer.close()
+
+
 async def test_a_request_in_progress_is_answered_at_the_end_of_the_gateway(rig: GatewayRig, caller: Caller):
     rig.server.link.hold()
     caller.writer.write(post(rig, "/delete", {"receipt_handle": "12"}))
@@ -348,6 +408,7 @@ async def test_without_httptools_aiohttp_has_all_requests(monkeypatch: pytest.Mo
 
 
 async def test_a_client_that_does_not_read_gets_no_further_answer(rig: GatewayRig, caller: Caller):
+    await eventually(lambda: len(rig.gateway.guards) == 1)
     (guard,) = rig.gateway.guards._guards.values()
     assert isinstance(guard, ConnectionGuard)
     guard.pause_writing()
