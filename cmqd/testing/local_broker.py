@@ -91,7 +91,7 @@ class LocalBroker:
             self._begin_advance,
             lambda: self._in_loop(lambda: self._parts.clock.now_ms()),
             lambda is_running: self._in_loop(lambda: self._time.run(is_running)),
-            lambda: self._in_loop(lambda: self._parts.server.broker_events.next_deadline_ms()),
+            lambda: self._in_loop(lambda: self._parts.server.agenda_timer.next_work_ms()),
         )
         """Broker time, which the test turns."""
 
@@ -251,12 +251,12 @@ class LocalBroker:
 
     async def _turn(self, ms: int, stepwise: bool) -> None:
         now_ms = self._parts.clock.now_ms
-        next_deadline_ms = self._parts.server.broker_events.next_deadline_ms
+        next_work_ms = self._parts.server.agenda_timer.next_work_ms
         # Before the jump, so that what is already due happens at its own time.
         await self._finish_due_work()
         # Deadlines come due at the ends of buckets: what ends at the target must not be left for the next turn.
         target_ms = -(-(now_ms() + ms) // GRAIN_MS) * GRAIN_MS
-        while stepwise and (deadline_ms := next_deadline_ms()) is not None and deadline_ms <= target_ms:
+        while stepwise and (deadline_ms := next_work_ms()) is not None and deadline_ms <= target_ms:
             self._time.move(max(0, deadline_ms - now_ms()))
             await self._finish_due_work()
         self._time.move(max(0, target_ms - now_ms()))
@@ -281,5 +281,5 @@ class LocalBroker:
             await asyncio.sleep(0 if is_due or turns < QUICK_TURNS else PAUSE_S)
 
     def _is_due(self) -> bool:
-        deadline_ms = self._parts.server.broker_events.next_deadline_ms()
+        deadline_ms = self._parts.server.agenda_timer.next_work_ms()
         return deadline_ms is not None and deadline_ms <= self._parts.clock.now_ms()

@@ -39,11 +39,16 @@ class AgendaTimer:
         self._planned_ms = 0
         """Broker time for which the timer is set; meaningless without a timer."""
 
+    def next_work_ms(self) -> int | None:
+        """Return the time at which ``tick`` has work next; a time in the past stands for work that waits now."""
+        return 0 if self.lines else self.next_deadline_ms()
+
     def plan(self) -> None:
         """Set the timer anew if work is due before it fires; called at the end of each I/O batch.
 
         A timer that fires too early is kept: firing in vain is cheaper than setting the timer at each change.
         """
+        # As ``next_work_ms``: the call of each I/O batch needs no further call.
         deadline_ms = 0 if self.lines else self.next_deadline_ms()
         if deadline_ms is None or (self._handle is not None and self._planned_ms <= deadline_ms):
             return
@@ -77,7 +82,7 @@ class AgendaTimer:
         stop_at = time.perf_counter() + SLICE_S
         now_ms = self.now_ms()
         while True:
-            deadline_ms = 0 if self.lines else self.next_deadline_ms()
+            deadline_ms = self.next_work_ms()
             if deadline_ms is None or deadline_ms > now_ms:
                 break
             self.tick(now_ms)

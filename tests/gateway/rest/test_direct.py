@@ -1,8 +1,9 @@
+# pyright: reportPrivateUsage=false
 """Direct requests: frequent requests that do not reach aiohttp, with the same answers, limits and order."""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from support.eventually import eventually
 from support.gateway.gateway_rig import GatewayRig
 
 pytest.importorskip("httptools")
+from cmqd_gateway.rest.direct import DirectRequests
 
 REPEATED = "X-Other: 1\r\nX-Other: 2\r\n"
 """Headers that make a request one for aiohttp, without another meaning."""
@@ -122,23 +124,25 @@ async def test_a_delete_is_answered_without_a_body(rig: GatewayRig, caller: Call
     assert await rig.server.bodies("orders") == []
 
 
-@pytest.mark.parametrize(
-    "request_of",
-    [
-        lambda rig: post(rig, "/messages", {"body": 1}),
-        lambda rig: post(rig, "/messages", {"bodi": "x"}),
-        lambda rig: post(rig, "/messages", None),
-        lambda rig: post(rig, "/messages", {"body": "x"}).replace(b"application/json", b"text/plain"),
-        lambda rig: post(rig, "/messages?x=1", {"body": "x"}),
-        lambda rig: post(rig, "/messages", {"body": "x"}, "Sec-Fetch-Site: cross-site\r\n"),
-        lambda rig: post(rig, "/messages", {"body": "x"}, "Idempotency-Key: \r\n"),
-        lambda rig: post(rig, "/messages", {"body": "x"}, key=KeySecret(rig.own_key.secret_id, "wrong")),
-        lambda rig: post(rig, "/messages", {"body": "x"}, key=KeySecret("unknown", "wrong")),
-        lambda rig: post(rig, "/messages", {"body": "x"}).replace(b"orders", b"%6frders"),
-        lambda rig: post(rig, "/nothing", {"body": "x"}),
-    ],
+FAULTY: Sequence[Callable[[GatewayRig], bytes]] = (
+    lambda rig: post(rig, "/messages", {"body": 1}),
+    lambda rig: post(rig, "/messages", {"bodi": "x"}),
+    lambda rig: post(rig, "/messages", None),
+    lambda rig: post(rig, "/messages", {"body": "x"}).replace(b"application/json", b"text/plain"),
+    lambda rig: post(rig, "/messages?x=1", {"body": "x"}),
+    lambda rig: post(rig, "/messages", {"body": "x"}, "Sec-Fetch-Site: cross-site\r\n"),
+    lambda rig: post(rig, "/messages", {"body": "x"}, "Idempotency-Key: \r\n"),
+    lambda rig: post(rig, "/messages", {"body": "x"}, key=KeySecret(rig.own_key.secret_id, "wrong")),
+    lambda rig: post(rig, "/messages", {"body": "x"}, key=KeySecret("unknown", "wrong")),
+    lambda rig: post(rig, "/messages", {"body": "x"}).replace(b"orders", b"%6frders"),
+    lambda rig: post(rig, "/nothing", {"body": "x"}),
 )
-async def test_a_request_with_a_fault_is_explained_by_aiohttp(rig: GatewayRig, caller: Caller, request_of: Any):
+
+
+@pytest.mark.parametrize("request_of", FAULTY)
+async def test_a_request_with_a_fault_is_explained_by_aiohttp(
+    rig: GatewayRig, caller: Caller, request_of: Callable[[GatewayRig], bytes]
+):
     line, _, _ = await caller.ask(request_of(rig))
 
     assert seen_by_aiohttp(rig) == 1
@@ -195,8 +199,8 @@ async def test_known_heads_are_bounded(rig: GatewayRig, caller: Caller, monkeypa
         await caller.ask(post(rig, "/messages", {"body": "x"}, f"X-Number: {number}\r\n"))
 
     door = caller.rig.http_server.door
-    assert door is not None
-    assert len(door._heads) == 4  # pyright: ignore[reportAttributeAccessIssue]
+    assert isinstance(door, DirectRequests)
+    assert len(door._heads) == 4
 
 
 async def test_a_head_is_forgotten_with_the_secret_of_its_key(rig: GatewayRig, caller: Caller):
@@ -204,7 +208,7 @@ async def test_a_head_is_forgotten_with_the_secret_of_its_key(rig: GatewayRig, c
     await rig.gateway.secrets.find(rig.own_key.secret_id, None)
     await caller.ask(post(rig, "/messages", {"body": "x"}))
     door = rig.http_server.door
-    assert door is not None
+    assert isinstance(door, DirectRequests)
     secret = rig.own_key.secret_key.encode()
 
     # A new reading of the same secret changes nothing.
@@ -212,12 +216,12 @@ async def test_a_head_is_forgotten_with_the_secret_of_its_key(rig: GatewayRig, c
     await rig.gateway.secrets.find(rig.own_key.secret_id, None)
     rig.gateway.secrets.drop_unconfirmed()
     door.drop_unconfirmed()
-    assert [secret in text for text in door._heads] == [True]  # pyright: ignore[reportAttributeAccessIssue]
+    assert [secret in text for text in door._heads] == [True]
 
     rig.clock.advance(1)
     rig.gateway.secrets.drop_unconfirmed()
     door.drop_unconfirmed()
-    assert not door._heads  # pyright: ignore[reportAttributeAccessIssue]
+    assert not door._heads
     assert (await caller.ask(post(rig, "/messages", {"body": "x"})))[0] == "HTTP/1.1 201 Created"
 
 
@@ -397,7 +401,9 @@ async def test_the_listener_for_metrics_has_no_direct_requests():
 
 
 async def test_without_httptools_aiohttp_has_all_requests(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("cmqd_gateway.server.find_spec", lambda _: None)
+    def not_found(_: str) -> None: ...
+
+    monkeypatch.setattr("cmqd_gateway.server.find_spec", not_found)
     async with GatewayRig() as rig:
         await rig.gateway.secrets.find(rig.own_key.secret_id, None)
         caller = await Caller.open(rig)

@@ -29,7 +29,7 @@ class Rig:
         return answer
 
     async def send(
-        self, request_id: int = 1, content: bytes = b"a", command: int = 1021, by: SentAnswers | None = None
+        self, request_id: int = 1, content: int = 5, command: int = 1021, by: SentAnswers | None = None
     ) -> bytes:
         connection = self.connection if by is None else by
         return await connection.answer(command, request_id, content, self.store)
@@ -50,7 +50,7 @@ async def test_command_request_id_and_content_name_a_send_within_its_connection(
     sends = [
         await rig.send(),
         await rig.send(request_id=2),
-        await rig.send(content=b"b"),
+        await rig.send(content=6),
         await rig.send(command=1027),
         await rig.send(by=other),
         await rig.send(request_id=2**64 - 1),
