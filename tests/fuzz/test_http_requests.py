@@ -245,12 +245,12 @@ class Wire(asyncio.Transport):
         """True if nothing but bytes of the client brings the connection further."""
         if self.is_lost:
             return True
-        if self.guard.direct is not None or self.inner._messages:
-            return False
-        waiter, payload = self.inner._waiter, self.guard.payload
-        if waiter is not None:
-            return not waiter.done()
-        return payload is not None and not payload.is_eof()
+        payload, waiter = self.guard.payload, self.inner._waiter
+        if payload is not None and not payload.is_eof():
+            # aiohttp waits for the rest of a body also if the bytes of the body have a fault.
+            return True
+        is_idle = waiter is not None and not waiter.done() and not self.inner._messages
+        return self.guard.direct is None and is_idle
 
     def keeps_packet_open(self, pieces: list[bytes]) -> bool:
         """Return True if aiohttp would get these pieces in one packet with those before."""
