@@ -428,6 +428,38 @@ async def test_a_client_that_does_not_read_gets_no_further_answer(rig: GatewayRi
     assert (await caller.answer())[0] == "HTTP/1.1 201 Created"
 
 
+async def test_messages_return_to_their_queue_from_a_client_that_does_not_read(rig: GatewayRig, caller: Caller):
+    rig.clock.hold()
+    await rig.gateway.secrets.find(rig.own_key.secret_id, None)
+    await eventually(lambda: len(rig.gateway.guards) == 1)
+    (guard,) = rig.gateway.guards._guards.values()
+    await rig.server.put("orders", b"x")
+    guard.pause_writing()
+    caller.writer.write(post(rig, "/receive", {"wait": 0}))
+    assert b"200 OK" in await caller.reader.readline()
+
+    # The answer is with the transport, and not yet with the client as far as the guard knows.
+    assert await rig.server.bodies("orders", "in_flight") == [b"x"]
+    rig.clock.advance(rig.settings.slow_client_seconds)
+    rig.gateway.guards.close_slow()
+
+    await rig.server.wait_bodies("orders", b"x")
+    assert (rig.gateway.guards.closed_as_slow, seen_by_aiohttp(rig)) == (1, 0)
+
+
+async def test_a_request_of_a_connection_that_is_lost_at_once_is_not_executed(rig: GatewayRig, caller: Caller):
+    await eventually(lambda: len(rig.gateway.guards) == 1)
+    (guard,) = rig.gateway.guards._guards.values()
+    guard.data_received(post(rig, "/messages", {"body": "x" * 9_000}))
+    assert guard.direct is not None
+
+    guard.connection_lost(None)
+    await asyncio.wait([guard.direct])
+
+    assert await rig.server.bodies("orders") == []
+    assert (rig.gateway.guards.connections_in_request, rig.gateway.bodies.bytes_in_use) == (0, 0)
+
+
 async def waiting_receives(rig: GatewayRig, count: int) -> None:
     while await rig.server.status("waiting_receives") != count:
         pass
