@@ -86,19 +86,24 @@ class CommitSwitch:
 
     async def end(self, seconds: float) -> None:
         """Close the connection of this process and give up the lock, unless the disk holds up a commit for longer."""
-        self._is_ending = True
+        self._begin_end()
         if self.thread is not None:
-            self.thread.end()
             await asyncio.get_running_loop().run_in_executor(None, self.thread.join, seconds)
         self._give_up_lock()
 
     def end_within(self, seconds: float) -> None:
         """Do the same, with the loop standing still."""
-        self._is_ending = True
+        self._begin_end()
         if self.thread is not None:
-            self.thread.end()
             self.thread.join(seconds)
         self._give_up_lock()
+
+    def _begin_end(self) -> None:
+        self._is_ending = True
+        if self.thread is not None:
+            # Rows of the last moment are the storage process's, or no one's after a failure.
+            self._commits.loop_commits = None
+            self.thread.end()
 
     def failed(self) -> None:
         """Take note that no commit begins any more."""
@@ -145,6 +150,6 @@ class CommitSwitch:
             # The storage process commits as well as this one.
             self._way.refuse()
             self.want()
-        by_loop = changing and error is None
+        by_loop = changing and error is None and not self._is_ending
         self._send(ipc.Switched(by_loop))
         self._commits.go_on(self.thread if by_loop else None)

@@ -96,7 +96,7 @@ class LoopCommits:
         if not self._is_ending:
             self._is_ending = True
             sys.setswitchinterval(self._switch_seconds)
-            # A call that was given may not have begun: the thread is awake then.
+            # A call that was given may not have begun: the thread is awake then, and makes the call before it ends.
             with contextlib.suppress(RuntimeError):
                 self._begin.release()
 
@@ -106,8 +106,8 @@ class LoopCommits:
 
     @property
     def has_ended(self) -> bool:
-        """True once the thread has ended: the connection is closed."""
-        return not self._thread.is_alive()
+        """True once the thread has ended and the connection is closed."""
+        return not self._thread.is_alive() and self._connection is None
 
     def _give(self, call: Callable[[], Any], *, is_late: bool) -> None:
         self._call = call
@@ -122,12 +122,11 @@ class LoopCommits:
     # The thread
 
     def _work(self) -> None:
-        while True:
+        while not self._is_ending or self._call is not None:
             self._begin.acquire()
-            if self._is_ending:
-                break
             call, self._call = self._call, None
-            assert call is not None
+            if call is None:
+                break
             try:
                 result = call(), None
             except BaseException as error:

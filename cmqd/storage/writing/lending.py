@@ -49,6 +49,8 @@ class Lending:
         async with self._counting:
             await self._count()
             self._writer.switched(by_loop=by_loop)
+            # A frame on another socket may have named rows of the new segment before the switch was known here.
+            await self._count()
 
     async def end(self) -> None:
         """Take the lent segment back at the end of the log."""

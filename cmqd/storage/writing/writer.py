@@ -183,7 +183,12 @@ class Writer:
         """Take note that the loop process commits no more: the log ends. It has closed its connection."""
         with self._changed:
             self.lent = self._asked = None
+            self.loop_commits = False
             self._changed.notify()
+        if self._rolled is not None:
+            # The loop process makes no switch any more.
+            self._rolled.set_result(None)
+            self._rolled = None
 
     def offer(self, prepared: WritableSegment) -> None:
         """Take the prepared segment, and switch to it if a switch was wanted while there was none."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +13,10 @@ from threading import Event
 import pytest
 
 from cmqd.log.log_errors import LogFailed
+from cmqd.log.values import Durability
 from cmqd.storage import ipc
 from cmqd.storage.folder.data_folder import holder_of
+from cmqd.storage.loop_side.loop_commits import LoopCommits
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.segments.row_inserts import LogRow
 from cmqd.storage.storage_errors import FolderLocked
@@ -378,6 +381,8 @@ async def test_an_end_while_a_switch_is_asked_for_loses_nothing(start: Start, fo
     broker = await start()
     await broker.by_loop()
     await broker.store()
+    # The word of the switch has come: else nothing can be taken back.
+    await eventually(lambda: broker.process.service.log.writer.lent is not None)
     disk = hang(broker)
     broker.rig.send(1, broker.stored, 1)
     broker.log.flush()
@@ -390,3 +395,63 @@ async def test_an_end_while_a_switch_is_asked_for_loses_nothing(start: Start, fo
 
     assert read_manifest(folder).clean
     assert rows_of(folder) == list(range(1, broker.stored + 2))
+
+
+async def test_a_page_is_read_before_the_word_of_the_switch_has_come(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The word of the switch and the page have a socket each: without the next tick, the page would wait for it."""
+    broker = await start(state_interval_ms=600_000)
+    storage = broker.process.service.log
+    told = storage.lending.switched
+    switches: list[bool] = []
+
+    async def late(*, by_loop: bool) -> None:
+        switches.append(by_loop)
+        await eventually(lambda: storage.durable._calls)  # pyright: ignore[reportPrivateUsage]
+        await told(by_loop=by_loop)
+
+    monkeypatch.setattr(storage.lending, "switched", late)
+    await broker.store(2)
+    await eventually(lambda: is_by_loop(broker.log) and switches)
+    await broker.store()
+
+    async with asyncio.timeout(10):
+        messages, missing = await broker.rig.page(1, [0, broker.stored], min_lsn=broker.log.durable_lsn)
+
+    assert len(messages) == broker.stored
+    assert not missing
+
+
+async def test_an_end_waits_for_no_switch_that_the_loop_process_makes_no_more(start: Start, folder: Path) -> None:
+    broker = await start()
+    await broker.by_loop()
+    await broker.store()
+    storage = broker.process.service.log
+    await eventually(lambda: storage.writer.active.rows and storage.writer.prepared is not None)
+    # The question of the storage process comes after the beginning of the end.
+    broker.log._way._is_ending = True  # pyright: ignore[reportPrivateUsage]
+    storage._rolling = storage._start(storage.writer.roll())  # pyright: ignore[reportPrivateUsage]
+    await eventually(lambda: storage.writer.prepared is None)
+
+    await broker.log.close(10.0)
+
+    assert read_manifest(folder).clean
+    assert rows_of(folder) == list(range(1, broker.stored + 1))
+
+
+async def test_a_call_that_was_given_right_before_the_end_is_made() -> None:
+    results: list[object] = []
+    thread = LoopCommits(results.append)
+    interval = sys.getswitchinterval()
+    # The thread gets the interpreter only when this one waits.
+    sys.setswitchinterval(100.0)
+    thread.change(None, Durability.FSYNC)
+    thread.end()
+    sys.setswitchinterval(interval)
+    await asyncio.to_thread(thread.join, 10.0)
+
+    assert thread.has_ended
+    # The thread has asked for the event before its end.
+    await asyncio.sleep(0)
+    assert results == [(None, None)]
