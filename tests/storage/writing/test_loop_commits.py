@@ -65,6 +65,8 @@ class LoopBroker(Broker):
         while not is_by_loop(self.log):
             await self.store()
             await asyncio.sleep(0)
+        # The storage process learns of the switch later than the loop process.
+        await eventually(lambda: self.process.service.log.writer.lent is not None)
 
     async def by_storage(self) -> None:
         """Commit until the storage process commits again."""
@@ -72,6 +74,7 @@ class LoopBroker(Broker):
         while is_by_loop(self.log):
             await self.store()
             await asyncio.sleep(0)
+        await eventually(lambda: self.process.service.log.writer.lent is None)
 
 
 def rows_of(folder: Path) -> list[int]:
@@ -381,8 +384,6 @@ async def test_an_end_while_a_switch_is_asked_for_loses_nothing(start: Start, fo
     broker = await start()
     await broker.by_loop()
     await broker.store()
-    # The word of the switch has come: else nothing can be taken back.
-    await eventually(lambda: broker.process.service.log.writer.lent is not None)
     disk = hang(broker)
     broker.rig.send(1, broker.stored, 1)
     broker.log.flush()
