@@ -82,7 +82,8 @@ async def test_both_brokers_of_a_pair_write_a_context_with_both_addresses(replic
     assert await b.end() is ExitCode.OK
     await c.led()
 
-    assert addresses() == [c.address, of_b, a.address]
+    # The machine may give the port of a broker that has ended to the next.
+    assert addresses() == list(dict.fromkeys([c.address, of_b, a.address]))
     assert url_of(shared).rpartition("@")[0] == key
     assert list(tmp_path.glob("**/*.context.toml")) == [shared]
     assert await c.end() is ExitCode.OK
