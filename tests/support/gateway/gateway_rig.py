@@ -93,6 +93,8 @@ class GatewayRig:
         """The gateway's clock."""
         self.wall_offset = 0.0
         """Seconds by which the gateway's time of day is ahead of the machine's."""
+        self.held_wall: float | None = None
+        """The time that stands for the machine's time of day; None = the machine's."""
         self.gateway: Gateway
         self.http_server: GatewayServer
         self.session: aiohttp.ClientSession
@@ -118,9 +120,7 @@ class GatewayRig:
             self.clients.append(client)
             return client
 
-        self.gateway = Gateway(
-            self.settings, self.table, make_client, self.clock, lambda: time.time() + self.wall_offset
-        )
+        self.gateway = Gateway(self.settings, self.table, make_client, self.clock, self._time_of_day)
         self.http_server = GatewayServer(self.gateway)
         await self.http_server.start()
         # Without a time limit: a machine with much to do is slow, and the suite has a limit of its own.
@@ -134,6 +134,9 @@ class GatewayRig:
         await self.http_server.close()
         if self._has_server:
             await self.server.__aexit__(kind, error, trace)
+
+    def _time_of_day(self) -> float:
+        return (time.time() if self.held_wall is None else self.held_wall) + self.wall_offset
 
     @property
     def host(self) -> str:
