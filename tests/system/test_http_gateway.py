@@ -215,6 +215,8 @@ async def test_settings_of_the_file_reach_the_gateway(tmp_path: Path) -> None:
     )
     with RunningServer(tmp_path, *HTTP, "--http-config", str(settings), "--log-format", "json") as server:
         ready = await gateway_of(server)
+        # The ready file comes before the line.
+        await eventually(lambda: '"event": "gateway_ready"' in server.log)
         settings.write_text("nonsense = 1")
         os.kill(ready["pid"], signal.SIGKILL)
         ready = await gateway_of(server, other_than=ready["pid"])
