@@ -77,16 +77,18 @@ def failing_part(name: str, runs: list[str], failures: list[str]) -> parts.Part:
 @pytest.mark.parametrize(
     ("failures", "status", "resumed"),
     [
-        (["wheels"], 0, ["wheels", "models"]),
+        (["wheels"], 0, ["wheels", "mounts", "console", "models"]),
         (["wheels", "wheels"], 1, ["wheels"]),
-        (["wheels", "models"], 1, ["wheels", "models"]),
+        (["wheels", "mounts"], 0, ["wheels", "mounts", "mounts", "console", "models"]),
+        (["wheels", "mounts", "console"], 1, ["wheels", "mounts", "mounts", "console"]),
+        (["wheels", "models"], 1, ["wheels", "mounts", "console", "models"]),
     ],
 )
 def test_a_run_of_parts_is_resumed_at_the_part_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: list[str], status: int, resumed: list[str]
 ) -> None:
     runs: list[str] = []
-    of_test = [failing_part(name, runs, failures) for name in ("costs", "wheels", "models")]
+    of_test = [failing_part(name, runs, failures) for name in ("costs", "wheels", "mounts", "console", "models")]
     monkeypatch.setattr(parts, "PARTS", tuple(of_test))
     monkeypatch.setattr(parts, "VENVS", tmp_path)
     monkeypatch.setattr(parts, "REMAINING", tmp_path / "remaining")
