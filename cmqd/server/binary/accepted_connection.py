@@ -12,29 +12,21 @@ Rules:
 - Reading pauses for a client that does not read (the socket's buffer is over its mark). If the pause lasts, the waiting
   requests leave the queues' lines and are kept here; otherwise they would hold messages that other clients could
   receive. After two heartbeats, or if the buffer passes the hard limit, the connection is closed.
-- Input beyond the limit of an I/O batch is deferred: the bytes are kept undecoded and taken up piece by piece in the
-  turns of ``fairness``. Requests behind a request that ended its turn are deferred too. While input is deferred the
-  connection is not read from, because the end of the connection must not overtake its requests. Afterwards it rests
-  until the I/O batch ends, or, after input without a single request (a flood of heartbeats or cancels), until the next
-  step of the coarse time.
-- A large read in which no frame ends is stored on arrival, and the connection rests.
-- Small input that is only late is an exception: the connection takes its turn in the line ``late``, and does not rest.
-  It is read from meanwhile if at most one request waits. If the client closes its side, that turn is taken at once.
+- Small reads are taken up on arrival while the I/O batch has time left. Other input is deferred, see ``input_turns``.
 - An idle connection costs no task, no timer and no queue; containers are made on first use.
 """
 
 import asyncio
-import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from sys import intern
 from typing import Any, Final, cast
 
 from cmqd.server.access.audit_lines import FAILED_LOGINS
 from cmqd.server.access.permissions import Permissions
-from cmqd.server.admission.fairness import REQUEST_COST
-from cmqd.server.admission.memory_budget import LEAST_BYTES, MemoryBudget
-from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, DeferredInput
+from cmqd.server.admission.memory_budget import LEAST_BYTES
+from cmqd.server.binary import peer_address
+from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES
+from cmqd.server.binary.input_turns import InputTurns
 from cmqd.server.binary.parked_requests import ParkedRequests
 from cmqd.server.binary.reply_output import (
     DEFAULT_PATIENCE_MS,
@@ -44,21 +36,17 @@ from cmqd.server.binary.reply_output import (
     encode_replies,
     without_cancelled,
 )
+from cmqd.server.binary.shared_state import Shared
 from cmqd.server.broker_logger import get_logger
-from cmqd.server.clients.client_events import ClientEvents
-from cmqd.server.clients.connections import Connections
-from cmqd.server.loop.io_batch import IoBatch, flush_failed
-from cmqd.server.monitoring.counters import Counters
+from cmqd.server.loop.io_batch import flush_failed
 from cmqd.server.replies.held_reply_memory import body_bytes
-from cmqd.server.replies.reply_gate import Gate, Outgoing
+from cmqd.server.replies.reply_gate import Outgoing
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import ClientFeature
-from cmqd_protocol.frames import HEADER_BYTES
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
 from cmqd_protocol.protocol_errors import ErrorCode
-from cmqd_protocol.server_connection import CONNECTION_RETRY_MS, ServerConnection
-from cmqd_sockets.listening import is_loopback
+from cmqd_protocol.server_connection import CONNECTION_RETRY_MS
 from cmqd_types.inspection import ConnectionInfo
 
 _log = get_logger()
@@ -66,58 +54,8 @@ _log = get_logger()
 _EVENTS: Final = frozenset({Authenticated, Cancel, RequestRefused, ConnectionEnded})
 """The protocol object's events other than requests."""
 
-READ_BYTES: Final = 256_000
-"""Most that a read of the socket brings; uvloop's buffer."""
-
-MAX_PRODUCTS: Final = 100
-"""Products that are kept; a client may state any text."""
-
 CLOSE_WITHIN_MS: Final = 5_000
 """Time that a closing connection has to send its last bytes."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Shared:
-    """State and settings shared by all connections of a listener."""
-
-    dispatch: Callable[["AcceptedConnection", Request], None]
-    dispatch_run: Callable[["AcceptedConnection", Sequence[Any]], int]
-    """Dispatches requests of a kind until the connection is held; returns their number."""
-    events: ClientEvents
-    decide_collected: Callable[["AcceptedConnection"], None]
-    io_batch: IoBatch
-    budget: MemoryBudget
-    connections: Connections
-    counters: Counters
-    make_wire: Callable[[int], ServerConnection]
-    """Makes the protocol object of a connection that begins at the time given."""
-    permissions_of: Callable[[str], Permissions | None]
-    """Returns the permissions of an enabled key, None for an unrestricted key."""
-    on_made: Callable[["AcceptedConnection"], None]
-    on_login_failed: Callable[[str, str, ConnectionEnded], None]
-    """Called with the peer, the key id that the client named, and the reason of the close."""
-    gate: Gate
-    slow_reader_bytes: int
-    max_unread_bytes: int
-    max_unread_receives: int
-    time_ms: int
-    """Coarse local time, advanced by the listener every tenth of a second; no use needs a finer time."""
-    overloaded: bool = False
-    """The storage is so far behind that the server reads no more from clients."""
-    stalled: list["AcceptedConnection"] = field(default_factory=list["AcceptedConnection"])
-    """Connections that are not read from while the server is overloaded."""
-    idle: list["AcceptedConnection"] = field(default_factory=list["AcceptedConnection"])
-    """Connections that rest until the next step of ``time_ms``, because their last input held no request."""
-    products: dict[str, str] = field(default_factory=dict[str, str])
-    """Products of clients, each once: thousands of connections have the same product."""
-    slow: set["AcceptedConnection"] = field(default_factory=set["AcceptedConnection"])
-    """Connections with a socket buffer over its mark."""
-
-    def product_of(self, product: str) -> str:
-        """Return a product of a client, as the same object for equal products while the table has room."""
-        if len(self.products) >= MAX_PRODUCTS:
-            return self.products.get(product, product)
-        return self.products.setdefault(product, product)
 
 
 class AcceptedConnection(asyncio.Protocol):
@@ -125,9 +63,8 @@ class AcceptedConnection(asyncio.Protocol):
 
     Invariants: ``unread_receives`` is the number of replies with messages that are at the gate or in ``_replies``, of
     receives that are collected, and of peeks that wait for bodies; the connection is in ``Shared.slow`` if and only if
-    ``_slow`` is set; it is read from unless it is slow, stalled, held or resting or has deferred input other than late
-    input; it takes turns, in one line, if it has deferred input and is neither slow nor stalled nor held; ``_replies``
-    is empty unless ``_dirty`` is set, the client is slow, or its handshake is not proved.
+    ``_slow`` is set; ``_replies`` is empty unless ``_dirty`` is set, the client is slow, or its handshake is not
+    proved. See ``InputTurns`` for the invariants of the input.
     """
 
     __slots__ = (
@@ -136,29 +73,27 @@ class AcceptedConnection(asyncio.Protocol):
         "_cancelled",
         "_charged",
         "_closing_ms",
-        "_deferred",
         "_dirty",
         "_gate_bytes",
         "_is_unproved",
-        "_last_request_ms",
         "_parked",
         "_replies",
-        "_requests",
-        "_resting",
         "_shared",
         "_since_ms",
         "_slow",
-        "_stalled",
-        "_transport",
         "_wire",
         "account",
         "checked_queues",
-        "credit",
         "is_held",
         "is_slow",
+        "is_stalled",
+        "last_request_ms",
         "permissions",
         "product",
+        "requests",
         "secret_id",
+        "transport",
+        "turns",
         "understands_stalls",
         "unread_receives",
         "waiting",
@@ -167,11 +102,11 @@ class AcceptedConnection(asyncio.Protocol):
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._wire = shared.make_wire(shared.time_ms)
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         """Set from ``connection_made`` to ``connection_lost``."""
         # Figures for operators, see ``info``. All connections of a step of the coarse time share its integer.
-        self._since_ms = self._last_request_ms = shared.time_ms
-        self._requests = self._bytes_in = self._bytes_out = 0
+        self._since_ms = self.last_request_ms = shared.time_ms
+        self.requests = self._bytes_in = self._bytes_out = 0
         self._replies: list[ReplyOfQueue] = []
         """Replies and pushes that are decided and durable but not yet encoded."""
         self._dirty = False
@@ -191,15 +126,12 @@ class AcceptedConnection(asyncio.Protocol):
         self.is_slow = False
         self._closing_ms: int | None = None
         """Time at which the close began; None before."""
-        self._stalled = False
-        self._deferred: DeferredInput | None = None
+        self.is_stalled = False
+        self.turns: InputTurns | None = None
+        """Input that is not taken up on arrival; None until there is such input."""
         self.is_held = False
         """A request is being carried out in steps; later requests wait. An attribute and no property, because
         every request reads it."""
-        self._resting = False
-        """True after its share of this I/O batch, until the rest ends."""
-        self.credit = 0
-        """Kept by ``RoundRobin``."""
         self.account = ""
         """Empty until the connection has authenticated."""
         self.secret_id = ""
@@ -225,13 +157,8 @@ class AcceptedConnection(asyncio.Protocol):
 
     @property
     def peer(self) -> str:
-        """Address of the client, for logs."""
-        transport = self._transport
-        address: Any = transport.get_extra_info("peername") if transport is not None else None
-        if not address:
-            return "gone"
-        host, port = address[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        """See ``Client``."""
+        return peer_address.peer_of(self.transport)
 
     @property
     def connection_id(self) -> int:
@@ -241,20 +168,11 @@ class AcceptedConnection(asyncio.Protocol):
     @property
     def is_private(self) -> bool:
         """See ``Client``."""
-        transport = self._transport
-        if transport is None:
-            return False
-        if transport.get_extra_info("ssl_object") is not None:
-            return True
-        peer: Any = transport.get_extra_info("peername")
-        connected: Any = transport.get_extra_info("socket")
-        if connected is not None and connected.family == socket.AF_UNIX:
-            return True
-        return bool(peer) and is_loopback(peer[0])
+        return peer_address.is_private(self.transport)
 
     def info(self, now_ms: int) -> ConnectionInfo:
         """See ``connections.Connection``."""
-        transport, wire = self._transport, self._wire
+        transport, wire = self.transport, self._wire
         local_ms = self._shared.time_ms
         return ConnectionInfo(
             connection_id=wire.connection_id,
@@ -262,10 +180,10 @@ class AcceptedConnection(asyncio.Protocol):
             secret_id=self.secret_id,
             peer=self.peer,
             product=self.product,
-            is_tls=transport is not None and transport.get_extra_info("ssl_object") is not None,
+            is_tls=peer_address.uses_tls(transport),
             since_ms=now_ms - (local_ms - self._since_ms),
-            last_request_ms=now_ms - (local_ms - self._last_request_ms),
-            requests=self._requests,
+            last_request_ms=now_ms - (local_ms - self.last_request_ms),
+            requests=self.requests,
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out,
             unanswered=wire.outstanding,
@@ -279,8 +197,8 @@ class AcceptedConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the protocol on a new connection (after the TLS handshake, if TLS is on)."""
         shared = self._shared
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(shared.slow_reader_bytes)
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(shared.slow_reader_bytes)
         shared.on_made(self)
         self._flush_soon()
 
@@ -291,76 +209,60 @@ class AcceptedConnection(asyncio.Protocol):
         shared.counters.bytes_in += size
         self._bytes_in += size
         has_time = shared.io_batch.take_input(size)
-        if not has_time or (size > PIECE_BYTES and not self._is_lone_frame(data)) or self._deferred or self.is_held:
-            if has_time and self._is_stored_only(data):
-                self._wire.receive(data, shared.time_ms)
-                self._resting = True
-                shared.io_batch.rests.add(self)
-            else:
-                deferred = self._defer()
-                deferred.is_lone = not deferred and self._wire.is_within_frame(data, PIECE_BYTES)
-                deferred.add(data)
-                if deferred.is_lone and self.has_turn and not shared.overloaded:
-                    # The usual late input: ``_plan_input`` would find that the connection is read from.
-                    shared.io_batch.late.add(self)
-                    return
-            self._plan_input()
-            self._measure()
+        turns = self.turns
+        if (
+            not has_time
+            or (size > PIECE_BYTES and not self._is_lone_frame(data))
+            or self.is_held
+            or (turns is not None and turns.deferred)
+        ):
+            if turns is None:
+                turns = self.turns = InputTurns(self, shared, self._wire)
+            turns.add(data, is_in_time=has_time)
         else:
             wire = self._wire
             # The usual case: a client that waits for the answer to every request.
             request = wire.lone_request(data, shared.time_ms)
             if request is None:
-                self._dispatch_each(wire.receive(data, shared.time_ms))
+                self.dispatch_each(wire.receive(data, shared.time_ms))
             else:
-                self._requests += 1
-                self._last_request_ms = shared.time_ms
+                self.requests += 1
+                self.last_request_ms = shared.time_ms
                 shared.dispatch(self, request)
                 if self._charged:
-                    self._measure()
-        if shared.overloaded and not self._stalled:
-            self._stalled = True
+                    self.measure()
+        if shared.overloaded and not self.is_stalled:
+            self.is_stalled = True
             shared.stalled.append(self)
-            self._plan_input()
+            self._input().plan()
 
     def eof_received(self) -> None:
         """Take up late input, which the end of the connection must not overtake; the transport closes."""
-        if self._is_late and self.has_turn:
-            self.take_turn()
+        turns = self.turns
+        if turns is not None and turns.is_late and turns.has_turn:
+            turns.take_turn()
 
     def _is_lone_frame(self, data: bytes) -> bool:
         """Return True if a large read is taken up on arrival; see ``LONE_FRAME_BYTES``."""
         return (
             len(data) <= LONE_FRAME_BYTES
-            and not self._stalled
+            and not self.is_stalled
             and self._slow is None
             and self._wire.is_within_frame(data, LONE_FRAME_BYTES)
             and self._shared.io_batch.turns.is_free
         )
 
-    def _is_stored_only(self, data: bytes) -> bool:
-        """Return True if a large read is stored on arrival, without a turn, because no request ends in it. The
-        connection rests as after a turn.
-
-        Not while the log has no room: the bytes would wait in memory, and not at the client.
-        """
-        return (
-            not self._deferred
-            and not self.is_held
-            and self._shared.io_batch.turns.has_room()
-            and self._wire.leaves_unfinished(data)
-        )
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Return the messages and reservations of a closed connection and cancel its waiting requests."""
         shared = self._shared
-        self._transport = None
+        self.transport = None
         self._wire.closed()
         shared.slow.discard(self)
         shared.connections.remove(self)
         if self._is_unproved:
             shared.gate.forget(self._proved)
         self._let_go()
+        self.turns = None
         slow = self._slow
         if slow is not None and slow.unsent is not None:
             self._return_messages(*slow.unsent)
@@ -370,8 +272,8 @@ class AcceptedConnection(asyncio.Protocol):
         self._slow = UnreadOutput(self._shared.time_ms)
         self.is_slow = True
         self._shared.slow.add(self)
-        self._plan_input()
-        self._measure()
+        self._input().plan()
+        self.measure()
         if self.checked_queues is not None:
             self._shared.events.slowness_changed(self)
 
@@ -379,125 +281,50 @@ class AcceptedConnection(asyncio.Protocol):
         """Continue with the output, now that the client has read."""
         slow, self._slow = self._slow, None
         self.is_slow = False
-        if slow is not None and slow.is_narrow and self._transport is not None:
-            self._transport.set_write_buffer_limits(self._shared.slow_reader_bytes)
+        if slow is not None and slow.is_narrow and self.transport is not None:
+            self.transport.set_write_buffer_limits(self._shared.slow_reader_bytes)
         self._shared.slow.discard(self)
-        self._plan_input()
-        self._measure()
+        self._input().plan()
+        self.measure()
         self._flush_soon()
         if self.checked_queues is not None:
             self._shared.events.slowness_changed(self)
 
     # ------------------------------------------------------------------ input
 
-    @property
-    def has_input(self) -> bool:
-        """Return True if input is deferred, or if new input would have to be."""
-        return bool(self._deferred) or self.is_held
-
-    @property
-    def has_turn(self) -> bool:
-        """See ``fairness.Flow``."""
-        return bool(self._deferred) and not (self.is_held or self._stalled or self._slow is not None)
-
-    @property
-    def _is_late(self) -> bool:
-        """Return True if the deferred input would have been taken up on arrival, if it had not come late."""
-        return bool(self._deferred) and self._deferred.is_late and not self.is_held
-
-    def take_turn(self) -> int:
-        """See ``fairness.Flow``."""
-        deferred = self._deferred
-        assert deferred is not None
-        if deferred.is_late:
-            return self._take_late(deferred)
-        events: Sequence[object] = deferred.take_decoded()
-        size = 0
-        turn_time = self._shared.io_batch.turn_time
-        turn_time.restart(is_charged=True)
-        if not events:
-            piece = deferred.take_piece(self._wire.missing_bytes, at_frame=self._wire.is_open)
-            size = len(piece)
-            events = self._wire.receive(piece, self._shared.time_ms)
-        deferred.had_request = deferred.had_request or not all(type(event) is Cancel for event in events)
-        count = self._dispatch_each(events)
-        if not self.has_input and not self._resting:
-            self._resting = True
-            self._deferred = None
-            # A large frame without its end is no idle input: an upload must not wait for the coarse time.
-            if deferred.had_request or self._wire.unfinished_bytes >= HEADER_BYTES:
-                self._shared.io_batch.rests.add(self)
-            else:
-                self._shared.idle.append(self)
-        return max(size + count * REQUEST_COST, turn_time.cost())
-
-    def _take_late(self, deferred: DeferredInput) -> int:
-        """Take up late input as on arrival; return its cost."""
-        self._deferred = None
-        shared = self._shared
-        turn_time = shared.io_batch.turn_time
-        turn_time.restart(is_charged=True)
-        data = deferred.take_piece(0)
-        request = self._wire.lone_request(data, shared.time_ms)
-        if request is not None:
-            self._requests += 1
-            self._last_request_ms = shared.time_ms
-            shared.dispatch(self, request)
-            count = 1
-        else:
-            events = self._wire.receive(data, shared.time_ms)
-            count = self._dispatch_each(events)
-            # A handshake has no request either, and only a few bytes.
-            is_idle = self._wire.is_open and self._wire.unfinished_bytes < HEADER_BYTES
-            if is_idle and all(type(event) is Cancel for event in events):
-                self._resting = True
-                shared.idle.append(self)
-        if not deferred.is_lone or self._resting:
-            self._plan_input()
-        return max(len(data) + count * REQUEST_COST, turn_time.cost())
-
-    def rest_with_others(self) -> None:
-        """Rest only until the I/O batch ends from now on, because the coarse time has moved on."""
-        if self._resting:
-            self._shared.io_batch.rests.add(self)
-            self._shared.io_batch.schedule()
-
-    def end_rest(self) -> int:
-        """See ``fairness.Flow``."""
-        self._resting = False
-        self._plan_input()
-        return READ_BYTES
+    def _input(self) -> InputTurns:
+        """Return the input that is not taken up on arrival; it is made at first use."""
+        turns = self.turns
+        if turns is None:
+            turns = self.turns = InputTurns(self, self._shared, self._wire)
+        return turns
 
     def hold(self) -> None:
         """Dispatch no further request before ``release``: a request of the connection is being carried out in steps."""
         self.is_held = True
-        self._plan_input()
+        self._input().plan()
 
     def put_back(self, request: Request) -> None:
         """Dispatch a request again on release, before all others: it arrived while the connection was held."""
-        self._requests -= 1
-        self._defer().decoded.insert(0, request)
+        self.requests -= 1
+        self._input().put_back(request)
 
     def release(self) -> None:
         """Go on with the requests behind the request that was carried out in steps."""
         self.is_held = False
-        self._plan_input()
+        self._input().plan()
         if self._parked is not None:
             self._flush_soon()
 
-    def _defer(self) -> DeferredInput:
-        if self._deferred is None:
-            self._deferred = DeferredInput()
-        return self._deferred
-
-    def _measure(self) -> None:
+    def measure(self) -> None:
         """Report the bytes held for this connection to the memory budget, which may drop the connection."""
-        transport = self._transport
+        transport = self.transport
         size = 0
         if transport is not None and not transport.is_closing():
             size = self._wire.unfinished_bytes + transport.get_write_buffer_size() + self._gate_bytes
-            if self._deferred is not None:
-                size += self._deferred.stored_bytes
+            turns = self.turns
+            if turns is not None and turns.deferred is not None:
+                size += turns.deferred.stored_bytes
             if self._slow is not None:
                 size += sum(body_bytes(reply) for reply, _ in self._replies)
             if self._parked is not None:
@@ -511,18 +338,18 @@ class AcceptedConnection(asyncio.Protocol):
     @property
     def is_gone(self) -> bool:
         """See ``Client``."""
-        return self._transport is None or self._wire.ended is not None
+        return self.transport is None or self._wire.ended is not None
 
     def note_held_replies(self, size: int) -> None:
         """See ``Client``."""
         self._gate_bytes = size
-        self._measure()
+        self.measure()
 
     def drop(self, text: str) -> None:
         """See ``memory_budget.Holder``."""
         self._charged = 0
         self._shared.counters.dropped_for_memory += 1
-        transport = self._transport
+        transport = self.transport
         if transport is None:
             return
         if transport.get_write_buffer_size():
@@ -531,7 +358,7 @@ class AcceptedConnection(asyncio.Protocol):
         else:
             self.end(ErrorCode.BUSY, text, CONNECTION_RETRY_MS)
 
-    def _dispatch_each(self, events: Sequence[object]) -> int:
+    def dispatch_each(self, events: Sequence[object]) -> int:
         """Dispatch the events of a piece of input in order; return the number taken up.
 
         Events behind a request that holds the connection, or that ends the turn, are deferred.
@@ -543,17 +370,19 @@ class AcceptedConnection(asyncio.Protocol):
         else:
             requests, taken = self._dispatch_singly(events)
         if taken < len(events):
-            self._defer().decoded.extend(events[taken:])
+            turns = self._input()
+            turns.add_decoded(events[taken:])
             if not self.is_held:
-                self._plan_input()
+                turns.plan()
         if requests:
-            self._requests += requests
-            self._last_request_ms = shared.time_ms
+            self.requests += requests
+            self.last_request_ms = shared.time_ms
         if not self.account or self._wire.ended is not None:
             self._flush_soon()
-        if self._charged or self._deferred or not events:
+        turns = self.turns
+        if self._charged or not events or (turns is not None and turns.deferred):
             # A frame that grows from read to read yields no events meanwhile.
-            self._measure()
+            self.measure()
         return taken
 
     def _dispatch_singly(self, events: Sequence[object]) -> tuple[int, int]:
@@ -576,31 +405,6 @@ class AcceptedConnection(asyncio.Protocol):
                 break
         return requests, requests + others
 
-    def _plan_input(self) -> None:
-        """Read from the socket, take turns, or neither."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        shared = self._shared
-        io_batch = shared.io_batch
-        is_late = self._is_late
-        if self.has_turn:
-            line, other = (io_batch.late, io_batch.turns) if is_late else (io_batch.turns, io_batch.late)
-            other.remove(self)
-            line.add(self)
-            io_batch.schedule()
-        else:
-            io_batch.turns.remove(self)
-            io_batch.late.remove(self)
-        # The usual late input is a request of a client that waits for the answer. A pause would cost as much again.
-        is_lone = is_late and self._deferred is not None and self._deferred.is_lone
-        wanted = not ((self.has_input and not is_lone) or self._resting or self._stalled) and self._slow is None
-        if wanted != transport.is_reading():
-            if wanted:
-                transport.resume_reading()
-            else:
-                transport.pause_reading()
-
     # ------------------------------------------------------------------ replies
 
     def answer(self, reply: Outgoing, queue: str | None = None) -> None:
@@ -609,7 +413,7 @@ class AcceptedConnection(asyncio.Protocol):
         ``queue`` is given for a reply with messages: the queue they return to if the reply cannot be sent ("" if the
         messages were only peeked).
         """
-        transport, wire, shared = self._transport, self._wire, self._shared
+        transport, wire, shared = self.transport, self._wire, self._shared
         if transport is None or wire.ended is not None:
             if queue is not None:
                 self._give_back(reply, queue)
@@ -650,14 +454,14 @@ class AcceptedConnection(asyncio.Protocol):
     def flush(self) -> None:
         """Encode and write the replies, unless the client is slow; called once per I/O batch."""
         self._dirty = False
-        transport = self._transport
+        transport = self.transport
         if transport is None or self._is_unproved:
             return
         if self._slow is not None:
             # Not in ``answer``, which the dispatcher calls while iterating over the waiting requests.
             if self.unread_receives > self._shared.max_unread_receives:
                 self._park_waiting()
-            self._measure()
+            self.measure()
             return
         wire = self._wire
         replies = self._replies
@@ -672,7 +476,7 @@ class AcceptedConnection(asyncio.Protocol):
             if self._slow is not None:
                 self._close_if_unread(transport)
         if self._slow is None and self._parked is not None and not self.is_held:
-            self._take_up_parked()
+            self._take_up_parked(self._parked)
 
     def _write_one(self, transport: asyncio.Transport, reply: Outgoing, queue: str | None) -> None:
         """Write a reply alone: the usual case of ``_write_all``, for a client that waits for the answer to every
@@ -733,7 +537,7 @@ class AcceptedConnection(asyncio.Protocol):
         if transport.get_write_buffer_size() > self._shared.max_unread_bytes:
             self._close_slow(transport)
         else:
-            self._measure()
+            self.measure()
 
     def _drop_cancelled(self, cancelled: set[int]) -> None:
         self._replies, returned = without_cancelled(self._replies, cancelled)
@@ -750,28 +554,15 @@ class AcceptedConnection(asyncio.Protocol):
         if isinstance(reply, MessagesReceived):
             self._shared.events.give_back(self.account, queue, reply.messages)
 
-    def _take_up_parked(self) -> None:
-        parked = self._parked
+    def _take_up_parked(self, parked: ParkedRequests) -> None:
         shared = self._shared
-        most = shared.max_unread_receives
-        # A long publish among these holds the connection. Put back, parked requests would come in reverse order.
-        shared.decide_collected(self)
-        turn_time = shared.io_batch.turn_time
-        turn_time.restart()
-        while parked and not self.is_held and not turn_time.is_over:
-            if self.unread_receives >= most:
-                # A collected receive counts as unread. If it waits once it is decided, no reply would follow, and no
-                # event would take up the parked requests.
-                shared.decide_collected(self)
-                if self.unread_receives >= most:
-                    break
-            shared.dispatch(self, parked.take_first())
+        parked.take_up(self, shared)
         if not parked:
             self._parked = None
-        elif turn_time.is_over:
+        elif shared.io_batch.turn_time.is_over:
             # The next flush goes on with the parked requests.
             self._flush_soon()
-        self._measure()
+        self.measure()
         shared.io_batch.schedule()
 
     # ------------------------------------------------------------------ events other than requests
@@ -787,6 +578,8 @@ class AcceptedConnection(asyncio.Protocol):
             self._shared.gate.when_led(self._proved)
         if isinstance(event, Authenticated):
             self.account = event.account
+            if self.turns is not None:
+                self.turns.account = event.account
             # The same object for all connections of a key.
             self.secret_id = intern(event.secret_id)
             self.product = self._shared.product_of(event.product)
@@ -826,7 +619,7 @@ class AcceptedConnection(asyncio.Protocol):
         """Do the work that is due; return the time of the next visit, None if the connection is closed."""
         shared = self._shared
         now_ms = shared.time_ms
-        transport = self._transport
+        transport = self.transport
         if transport is None:
             return None
         if self._closing_ms is not None:
@@ -834,9 +627,9 @@ class AcceptedConnection(asyncio.Protocol):
                 transport.abort()
                 return None
             return now_ms + CLOSE_WITHIN_MS
-        self._measure()
-        wire = self._wire
-        if self._stalled or self._slow is not None or self.has_input:
+        self.measure()
+        wire, turns = self._wire, self.turns
+        if self.is_stalled or self._slow is not None or self.is_held or (turns is not None and turns.deferred):
             # The connection is not read from, so its silence is no sign of a dead peer. An empty read counts as a sign
             # of life.
             wire.receive_data(b"", now_ms)
@@ -852,7 +645,7 @@ class AcceptedConnection(asyncio.Protocol):
 
     def check_slow(self) -> None:
         """Take the waiting requests of a slow connection off the lines, or close it; called a few times a second."""
-        transport = self._transport
+        transport = self.transport
         slow = self._slow
         if transport is None or slow is None or transport.is_closing():
             return
@@ -870,33 +663,33 @@ class AcceptedConnection(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Read from the connection again after the storage has caught up."""
-        self._stalled = False
-        self._plan_input()
+        self.is_stalled = False
+        self._input().plan()
 
     def end(self, code: ErrorCode, text: str, retry_after_ms: int | None = None) -> None:
         """Close the connection with an error, after the replies that are already to be written."""
-        if self._transport is None:
+        if self.transport is None:
             return
         if self._is_unproved:
             # A welcome without a proof must not leave, nor can another reason reach a client without a welcome.
-            self._transport.abort()
+            self.transport.abort()
             return
         if self._slow is None:
-            self._write_all(self._transport)
+            self._write_all(self.transport)
         self._wire.end(code, text, retry_after_ms=retry_after_ms)
         for event in self._wire.events():
             self._happened(event)
         self.flush()
         if self._closing_ms is None:
-            self._close(self._transport)
+            self._close(self.transport)
 
     def abort(self) -> None:
         """Close the connection now and discard unsent bytes."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def _flush_soon(self) -> None:
-        if not self._dirty and self._transport is not None:
+        if not self._dirty and self.transport is not None:
             self._dirty = True
             self._shared.io_batch.write_later(self)
 
@@ -922,11 +715,8 @@ class AcceptedConnection(asyncio.Protocol):
         self._shared.events.disconnected(self)
         self._shared.budget.hold(self, 0)
         self._charged = 0
-        self._shared.io_batch.turns.remove(self)
-        self._shared.io_batch.late.remove(self)
-        self._shared.io_batch.rests.remove(self)
-        self._resting = False
-        self._deferred = None
+        if self.turns is not None:
+            self.turns.drop()
         self.is_held = False
         self._parked = None
         self._cancelled = None

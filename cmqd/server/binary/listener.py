@@ -16,7 +16,8 @@ from cmqd.core.limits import CMQ_MAX_DELAY_MS
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.access.audit_lines import Audit
 from cmqd.server.admission.memory_budget import MemoryBudget
-from cmqd.server.binary.accepted_connection import AcceptedConnection, Shared
+from cmqd.server.binary.accepted_connection import AcceptedConnection
+from cmqd.server.binary.shared_state import Shared, VisitedConnection
 from cmqd.server.binary.tls_port import TlsPort
 from cmqd.server.broker_logger import get_logger
 from cmqd.server.clients.client import Client
@@ -81,8 +82,8 @@ class Listener:
         """A second listening socket, see ``start_private``."""
         self._tls_port: TlsPort | None = None
         now_ms = local_ms()
-        self._connection_timer: ConnectionTimer[AcceptedConnection] = ConnectionTimer(now_ms)
-        self._due: list[AcceptedConnection] = []
+        self._connection_timer: ConnectionTimer[VisitedConnection] = ConnectionTimer(now_ms)
+        self._due: list[VisitedConnection] = []
         """To be looked at within a step of the timer, a few at a time."""
         self._visits: asyncio.TimerHandle | None = None
         self._shared = Shared(
@@ -201,11 +202,11 @@ class Listener:
         key = self._accounts.find_key(secret_id)
         return None if key is None else AccessKey(account=key.account, secret_key=key.secret_key)
 
-    def _made(self, connection: AcceptedConnection) -> None:
+    def _made(self, connection: VisitedConnection) -> None:
         self._connections.add(connection)
         self._look_again(connection)
 
-    def _look_again(self, connection: AcceptedConnection) -> None:
+    def _look_again(self, connection: VisitedConnection) -> None:
         due_ms = connection.visit()
         if due_ms is not None:
             self._connection_timer.add(connection, due_ms)

@@ -7,6 +7,8 @@ as they came: 256 handles take 2.3 KB so, and 11 KB as objects. The memory budge
 from collections import OrderedDict
 from typing import cast
 
+from cmqd.server.binary.shared_state import Shared
+from cmqd.server.clients.client import Client
 from cmqd_protocol.messages import Request, encoder, request_decoder
 
 
@@ -36,6 +38,24 @@ class ParkedRequests:
         _, encoded = self._encoded.popitem(last=False)
         self.stored_bytes -= len(encoded)
         return cast("Request", request_decoder.decode(encoded))
+
+    def take_up(self, client: Client, shared: Shared) -> None:
+        """Dispatch the requests of ``client`` in order, until it is held, its turn is over, or it has too many unread
+        receives.
+        """
+        # A long publish among the collected requests holds the connection. Put back, parked requests would come in
+        # reverse order.
+        shared.decide_collected(client)
+        turn_time = shared.io_batch.turn_time
+        turn_time.restart()
+        while self and not client.is_held and not turn_time.is_over:
+            if client.unread_receives >= shared.max_unread_receives:
+                # A collected receive counts as unread. If the receive waits once it is decided, no reply would follow,
+                # and no event would take up the parked requests.
+                shared.decide_collected(client)
+                if client.unread_receives >= shared.max_unread_receives:
+                    break
+            shared.dispatch(client, self.take_first())
 
     def remove(self, request_id: int) -> bool:
         """Remove a request that the client cancelled; return False if there is none with this id."""

@@ -52,7 +52,7 @@ async def late_clients(rig: ServerRig, count: int) -> list[RigClient]:
 
 
 def is_late(client: RigClient) -> bool:
-    return client.connection in client.rig.server.io_batch.late._entry_of  # pyright: ignore[reportPrivateUsage]
+    return client.connection.turns in client.rig.server.io_batch.late._entry_of  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_clients_with_one_request_outstanding_are_served_alike(rig: ServerRig) -> None:
