@@ -15,7 +15,7 @@ connections sent bursts of 200 heartbeats, and even bursts of 10 cost a millisec
 
 
 class Connections:
-    """Open connections; ``on_lost`` is called with the connection and the reason when one of them is lost."""
+    """Open connections. ``on_lost`` gets a lost connection and the reason of its loss."""
 
     def __init__(self, on_lost: Callable[[LoadConnection, BaseException], object]) -> None:
         self._on_lost = on_lost
@@ -31,10 +31,10 @@ class Connections:
     async def open_each(
         self, servers: Sequence[Sequence[Address | str]], seconds: float = CONNECT_SECONDS
     ) -> list[LoadConnection]:
-        """Open a connection for each entry, to the first of its addresses that takes one, within ``seconds`` each.
+        """Open a connection for each list of addresses, to the first address that accepts within ``seconds``.
 
         Raises:
-            OSError: no address of an entry does; the error of the last address.
+            OSError: no address of a list accepts; the error of the last address.
         """
         opened: list[LoadConnection] = []
         for start in range(0, len(servers), CONNECTS_AT_ONCE):
@@ -69,7 +69,7 @@ class Connections:
         self._on_lost(connection, error)
 
     def close(self, *connections: LoadConnection) -> None:
-        """Close connections; they do not count as lost."""
+        """Close connections, without a call of ``on_lost``."""
         for connection in connections:
             connection.on_lost = None
             connection.close()

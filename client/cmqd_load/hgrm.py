@@ -1,4 +1,4 @@
-"""The percentile table of HdrHistogram (``.hgrm``), which plotters of latencies read."""
+"""The percentile table of HdrHistogram (``.hgrm``), an input of latency plotters."""
 
 import math
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from cmqd_load.histogram import PRECISION_BITS, SUB_BUCKETS, Histogram
 
 TICKS_PER_HALF = 5
-"""Lines for each halving of the distance to 100 %, the default of HdrHistogram's own tools."""
+"""Lines per halving of the distance to 100 %, the default of HdrHistogram's own tools."""
 
 
 def percentiles(histogram: Histogram) -> Iterator[tuple[int, float, int]]:
-    """Yield lines of the table: a value, the share of values at or below it, and their number; the last share is 1."""
+    """Yield lines of the table: a value, the share and the number of values up to this value. The last share is 1."""
     counts = list(histogram.counts())
     seen, index, percent = 0, -1, 0.0
     while seen < histogram.count:
@@ -27,7 +27,7 @@ def percentiles(histogram: Histogram) -> Iterator[tuple[int, float, int]]:
 
 
 def moments(histogram: Histogram) -> tuple[float, float]:
-    """Return mean and standard deviation, each value taken as the largest of its bucket."""
+    """Return mean and standard deviation; a value counts as the largest value of its bucket."""
     if not histogram.count:
         return 0.0, 0.0
     mean = sum(value * count for value, count in histogram.counts()) / histogram.count

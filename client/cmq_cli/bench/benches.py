@@ -1,4 +1,4 @@
-"""Runs of ``cmq bench``, one after another: objects, load, report."""
+"""Runs of ``cmq bench`` in turn: objects, load, report."""
 
 import asyncio
 import signal
@@ -26,10 +26,10 @@ from cmqd_load.histogram import Histogram
 
 
 def run_benches(plans: Mapping[str, Plan], session: Session, html: Path | None = None) -> ExitCode:
-    """Run loads in turn, by the name of the run; the first failure ends them. ``html``: a page of all runs.
+    """Run loads in turn, by the name of the run, up to the first failure. ``html``: file for a page of all runs.
 
     Raises:
-        CommandFailed: options cannot be used; nothing was done.
+        CommandFailed: options cannot be used; no run has begun.
     """
     works = {name: plan.check() for name, plan in plans.items()}
     for file in (html, *(file for plan in plans.values() for file in (plan.hgrm, plan.html))):
@@ -38,7 +38,7 @@ def run_benches(plans: Mapping[str, Plan], session: Session, html: Path | None =
     for plan, work in zip(plans.values(), works.values(), strict=True):
         if plan.generator is Generator.NATIVE:
             NativeRun.check(plan, work, session.address())
-    with suppress(ImportError):  # not on Windows, which has no such limit
+    with suppress(ImportError):  # Windows has no limit of descriptors
         from cmqd_sockets.listening import raise_descriptor_limit
 
         raise_descriptor_limit()
@@ -50,7 +50,7 @@ def run_benches(plans: Mapping[str, Plan], session: Session, html: Path | None =
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loops where it is installed (with the server): the generator needs less CPU with them."""
+    """Return uvloop's loops if uvloop is installed (with the server): the generator needs less CPU on uvloop."""
     try:
         import uvloop
     except ImportError:
@@ -61,11 +61,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 async def _run_all(
     plans: Mapping[str, Plan], works: Mapping[str, Work], session: Session, html: Path | None
 ) -> ExitCode:
-    # The runner turns Ctrl-C into a cancellation, behind which the objects are removed. The end by a supervisor is one,
-    # too; not by way of Ctrl-C, which a shell makes its background processes ignore.
-    this = asyncio.current_task()
-    if sys.platform != "win32" and this is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+    # Ctrl-C cancels this task (``asyncio.Runner``), and a cancelled run removes its objects. SIGTERM of a supervisor
+    # cancels the task as well, by a handler of its own: processes in the background of a shell ignore Ctrl-C.
+    runs_task = asyncio.current_task()
+    if sys.platform != "win32" and runs_task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, runs_task.cancel)
     runs: list[tuple[Result, Histogram]] = []
     async with session.client() as client:
         server = await _server(client)
@@ -106,7 +106,7 @@ class _Bench:
         self._output: Output = session.output
         self._server = server
         self.finished: list[tuple[Result, Histogram]] = []
-        """The result with its latencies, once there is one."""
+        """The result with its latencies, after the run."""
 
     async def run(self, client: Client) -> ExitCode:
         """Run the load and report; return the exit code."""

@@ -1,4 +1,4 @@
-"""The crew of a run: connections with a producer or a consumer each, which outlive lost connections."""
+"""The crew of a run: connections with a producer or a consumer each. Producers and consumers outlive a connection."""
 
 import asyncio
 import random
@@ -20,8 +20,8 @@ from cmqd_load.tally import Gate, Quota, Tally
 from cmqd_load.wire import LoadConnection, PublishTemplate, SendTemplate
 
 AHEAD = 16
-"""Producers of a closed loop may be ahead by this many requests of all consumers. A producer has one round trip for a
-message and a consumer two, so without a bound the run would measure the growth of a backlog."""
+"""Requests of each consumer by which the producers of a closed loop may be ahead. A producer has a single round trip
+for a message and a consumer two, so without a bound the run would measure the growth of a backlog."""
 OPEN_DEPTH = 64
 """Requests under way on each connection of an open loop."""
 CONNECT_SECONDS = 10.0
@@ -45,7 +45,7 @@ class Actor(Protocol):
 
 
 class Crew:
-    """Connections and their actors. ``on_failure`` is called with an error that ends the run."""
+    """Connections and their actors. ``on_failure`` gets the error that ends the run."""
 
     def __init__(self, tally: Tally, on_failure: Callable[[Exception], object], *, reconnects: bool) -> None:
         self._tally = tally
@@ -61,11 +61,11 @@ class Crew:
         return bool(self._reopening) and not self._actors
 
     async def open(self, servers: Sequence[Sequence[Address]]) -> list[LoadConnection]:
-        """Open a connection for each entry, a list of addresses to try."""
+        """Open a connection for each list of addresses, to the first address that answers."""
         return await self._connections.open_each(servers, CONNECT_SECONDS)
 
     def assign(self, connection: LoadConnection, actor: Actor, addresses: Sequence[Address]) -> None:
-        """Take note of the actor of a connection, and of the addresses for the next."""
+        """Take note of the actor of a connection, and of the addresses for its next connection."""
         self._actors[connection] = actor, addresses
 
     def close(self) -> None:
@@ -105,11 +105,11 @@ class Crew:
 
 
 class Loops(msgspec.Struct, frozen=True):
-    """The ways to begin a load: of each consumer and producer of a closed loop, and a call of the open loop."""
+    """The calls that make the load: a call begins each consumer and each producer of a closed loop."""
 
     begin: list[Callable[[], object]]
     send: Callable[[int], object] | None
-    """Sends a request whose intended time is given; None = a closed loop."""
+    """Sends a request of the open loop with its intended time; None = a closed loop."""
 
 
 async def hired(crew: Crew, plan: Plan, work: Work, objects: Objects, tally: Tally, quota: Quota) -> Loops:
@@ -123,7 +123,7 @@ async def hired(crew: Crew, plan: Plan, work: Work, objects: Objects, tally: Tal
     gate = Gate(AHEAD * work.consumers * plan.batch) if work.consumers and not is_open else None
     begin: list[Callable[[], object]] = []
     polled = [objects.queues[number % len(objects.queues)] for number in range(work.consumers)]
-    for connection, target in zip(await crew.open([each.addresses for each in polled]), polled, strict=True):
+    for connection, target in zip(await crew.open([target.addresses for target in polled]), polled, strict=True):
         consumer = EachConsumer(
             connection, target.name, plan.batch, tally, gate=gate, quota=None if is_open else quota, overlap=is_open
         )
@@ -148,12 +148,13 @@ async def hired(crew: Crew, plan: Plan, work: Work, objects: Objects, tally: Tal
         ]
         for number, (connection, addresses) in enumerate(zip(connections, lines, strict=True)):
             crew.assign(connection, senders[number % len(groups)], addresses)
-        ways = [(sender, each) for sender, group in zip(senders, templates, strict=True) for each in group]
+        ways = [(sender, template) for sender, group in zip(senders, templates, strict=True) for template in group]
         return Loops(begin, _opened(ways, is_random=work.is_poll))
     for number, (connection, addresses) in enumerate(zip(connections, lines, strict=True)):
         own = templates[number % len(groups)]
-        place, places = number // len(groups), len(range(number % len(groups), work.producers, len(groups)))
-        served = own[place::places] if places < len(own) else [own[place % len(own)]]
+        # The producers of a server share its queues: several queues for each producer, or several producers for each.
+        rank, producers = number // len(groups), len(range(number % len(groups), work.producers, len(groups)))
+        served = own[rank::producers] if producers < len(own) else [own[rank % len(own)]]
         producer = Producer(
             connection,
             served,
@@ -169,7 +170,7 @@ async def hired(crew: Crew, plan: Plan, work: Work, objects: Objects, tally: Tal
 
 
 def _opened(ways: Sequence[tuple[OpenSender, SendTemplate]], *, is_random: bool) -> Callable[[int], object]:
-    """Return a function that sends to the queues, in turn or at random; seeded, so that all runs are alike."""
+    """Return a function that sends to the queues in turn or at random. Every run has the same seed."""
     in_turn, choose = cycle(ways), random.Random(1).choice
 
     def send(intended_ns: int) -> None:
@@ -180,7 +181,7 @@ def _opened(ways: Sequence[tuple[OpenSender, SendTemplate]], *, is_random: bool)
 
 
 def _by_server(targets: Sequence[Target]) -> list[list[Target]]:
-    """Return the targets in groups, each of one server."""
+    """Return the targets in groups by their server."""
     groups: dict[tuple[Address, ...], list[Target]] = {}
     for target in targets:
         groups.setdefault(tuple(target.addresses), []).append(target)

@@ -1,4 +1,4 @@
-"""A run of the generator in C, for rates that the generator in Python does not reach. Only a checkout has it."""
+"""A run of the generator in C, a program of a checkout, for rates beyond the generator in Python."""
 
 import asyncio
 import socket
@@ -26,7 +26,7 @@ CONNECT_SECONDS = 10.0
 
 
 class NativeRun:
-    """A run; ``on_second`` is called with each second, and True: the generator does not report its warm-up."""
+    """A run. ``on_second`` gets each second, and True: the generator reports no second of its warm-up."""
 
     def __init__(self, plan: Plan, work: Work, on_second: Callable[[Second, bool], object]) -> None:
         self._plan = plan
@@ -43,7 +43,7 @@ class NativeRun:
         """Check that the generator can do the work.
 
         Raises:
-            CommandFailed: it cannot, or is not there.
+            CommandFailed: the generator cannot do the work, or is not installed.
         """
         reason = ""
         if work.load not in LOADS:
@@ -61,7 +61,7 @@ class NativeRun:
         _program()
 
     async def run(self, objects: Objects) -> Measured:
-        """Run the load and return the measurements. An error that ends the run is one of them."""
+        """Run the load and return the measurements, with the error that ended the run."""
         loop = asyncio.get_running_loop()
 
         def work() -> Outcome:
@@ -153,7 +153,7 @@ def _program() -> Path:
     """Return the compiled generator.
 
     Raises:
-        CommandFailed: this is no checkout, or it has no compiler.
+        CommandFailed: this is no checkout, or the machine has no compiler.
     """
     try:
         compiler = import_module(COMPILER)

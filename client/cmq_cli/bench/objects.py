@@ -1,4 +1,4 @@
-"""The queues and the topic of a run: made before the run, and removed after it, however it ends."""
+"""The queues and the topic of a run: made before the run, and removed at its end, also after a failure."""
 
 import asyncio
 import secrets
@@ -31,7 +31,7 @@ GONE = (QueueNotFound, TopicNotFound, SubscriptionNotFound)
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A queue or topic and the addresses of its server, in the order in which they are tried."""
+    """A queue or topic, and the addresses of its server in the order of the attempts."""
 
     name: str
     addresses: list[Address]
@@ -48,10 +48,10 @@ class Objects(msgspec.Struct, frozen=True):
 async def made_objects(
     client: Client, address: Address, plan: Plan, work: Work, output: Output
 ) -> AsyncGenerator[Objects]:
-    """Make the queues and the topic of a run; at the end they are removed.
+    """Make the queues and the topic of a run, and remove the made objects at its end.
 
     Raises:
-        CommandFailed: a queue exists, and the run was not told to use it.
+        CommandFailed: a queue exists, and the run is not allowed to use existing queues.
         CmqError: the server refuses, or cannot be reached.
     """
     made = _Made(client, output)
@@ -74,7 +74,7 @@ async def _make(made: "_Made", address: Address, plan: Plan, work: Work) -> Obje
         await _in_chunks(names, lambda queue: made.subscribe(name, queue))
         topic = Target(name, _addresses(address, await client.topic(name).locate()))
     if made.is_alone is None:
-        # One look-up tells a server that is alone: it has every queue.
+        # A single look-up tells whether the server is alone: a server that is alone has every queue.
         located = await client.queue(names[0]).locate()
         made.is_alone = located.epoch == 0
     if made.is_alone:
@@ -89,51 +89,54 @@ async def _make(made: "_Made", address: Address, plan: Plan, work: Work) -> Obje
 
 
 def _addresses(address: Address, location: Location) -> list[Address]:
-    """Return the addresses to try: those of the leader that the server names, then those of the URL."""
+    """Return the addresses to try: first the addresses of the leader that the server names, then those of the URL."""
     if location.epoch == 0:
         return address.each()
     named = [
         msgspec.structs.replace(address, host=host, port=port, others=())
         for host, port in map(host_and_port, location.addresses)
     ]
-    return [*named, *(each for each in address.each() if each not in named)]
+    return [*named, *(of_url for of_url in address.each() if of_url not in named)]
 
 
 async def _in_chunks(names: Iterable[str], act: Callable[[str], Awaitable[object]]) -> None:
     names = list(names)
     for start in range(0, len(names), AT_ONCE):
         results = await asyncio.gather(*map(act, names[start : start + AT_ONCE]), return_exceptions=True)
-        # The rest of the chunk is done by now: what it made is known, and is removed.
+        # Raised after the whole chunk: every object that the chunk has made is noted by now, and will be removed.
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
 
 class _Made:
-    """The things that a run has made. A thing is noted before the request that makes it, whose answer can be lost."""
+    """The objects that a run has made.
+
+    An object is noted before the request that makes the object, because the answer can be lost.
+    """
 
     def __init__(self, client: Client, output: Output) -> None:
         self.client = client
         self.is_alone: bool | None = None
         self._output = output
         self._removals: dict[str, Callable[[], Awaitable[object]]] = {}
-        """Removals by the name of the thing, in the order of making."""
+        """Removals by kind and name of the object, in the order of making."""
 
     async def create_queue(self, name: str, size: int, *, is_new: bool) -> None:
-        thing, remove = f"queue {name}", lambda: self.client.delete_queue(name)
+        object_name, remove = f"queue {name}", lambda: self.client.delete_queue(name)
         if is_new:
-            self._removals[thing] = remove
+            self._removals[object_name] = remove
         try:
             await self.client.create_queue(
                 name, auto_delete_after=UNUSED_SECONDS, max_message_bytes=max(size, LONGEST_BODY)
             )
         except QueueExists as error:
             raise CommandFailed(
-                f"queue {name!r} exists, and this run has not made it; --use-existing runs on it all the same: its "
-                "messages are received and deleted, too",
+                f"queue {name!r} exists, and this run has not made the queue; with --use-existing the run uses the "
+                "queue, and receives and deletes its messages",
                 ExitCode.USAGE,
             ) from error
-        self._removals[thing] = remove
+        self._removals[object_name] = remove
 
     async def create_topic(self, name: str, size: int) -> None:
         self._removals[f"topic {name}"] = lambda: self.client.delete_topic(name)
@@ -145,16 +148,16 @@ class _Made:
         await handle.subscribe(queue, queue=queue)
 
     async def remove(self) -> None:
-        """Remove all things, the newest kind first: a topic with subscriptions cannot be deleted."""
+        """Remove all objects, the newest kind first: a topic with subscriptions cannot be deleted."""
         left, error = dict(self._removals), None
         for kind in ("subscription", "topic", "queue"):
-            names = [thing for thing in left if thing.startswith(kind)]
-            # After an error nothing more is tried: a server that does not answer would hold up each chunk anew.
+            names = [name for name in left if name.startswith(kind)]
+            # The first error ends the removal: a server that does not answer would hold up every chunk.
             while names and error is None:
                 chunk, names = names[:AT_ONCE], names[AT_ONCE:]
-                for thing, failure in zip(chunk, await asyncio.gather(*map(self._remove, chunk)), strict=True):
+                for object_name, failure in zip(chunk, await asyncio.gather(*map(self._remove, chunk)), strict=True):
                     if failure is None:
-                        del left[thing]
+                        del left[object_name]
                     error = failure or error
         if error is not None:
             shown = ", ".join(list(left)[:10]) + (f" and {len(left) - 10} more" if len(left) > 10 else "")
@@ -163,12 +166,12 @@ class _Made:
                 f"{UNUSED_SECONDS // 60} minutes without use"
             )
 
-    async def _remove(self, thing: str) -> CmqError | None:
-        """Remove a thing; return the error. A removal whose answer is lost is repeated."""
+    async def _remove(self, object_name: str) -> CmqError | None:
+        """Remove an object; return the error. A removal with a lost answer is repeated."""
         last: CmqError | None = None
         for _ in range(3):
             try:
-                await self._removals[thing]()
+                await self._removals[object_name]()
             except GONE:
                 return None
             except OutcomeUnknown as error:

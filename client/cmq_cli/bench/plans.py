@@ -34,7 +34,7 @@ RECEIPT = "send to receipt"
 INTENDED_REPLY = "intended time of sending to reply"
 INTENDED_RECEIPT = "intended time of sending to receipt"
 """Meanings of a latency. An open loop counts from the intended time: a stall of the server then counts for each message
-that was due meanwhile, and not for the few that were under way (coordinated omission)."""
+that was due meanwhile, and not for the few messages under way alone (coordinated omission)."""
 
 
 class Generator(Enum):
@@ -63,7 +63,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def copies(self) -> int:
-        """Return the messages that consumers get for each sent message."""
+        """Return the number of copies of a sent message that consumers get."""
         return self.queues if self.is_fanout else 1
 
 
@@ -184,7 +184,7 @@ def _usage(text: str) -> CommandFailed:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class QueuePlan(Plan):
-    """Options of loads of queues that can exist before."""
+    """Options of loads whose queues may exist before the run."""
 
     queues: Queues = 1
     queue: Annotated[
@@ -195,8 +195,8 @@ class QueuePlan(Plan):
     use_existing: Annotated[
         Flag,
         Parameter(
-            help="Run on queues that exist, and leave them. Messages that are in them are received and deleted, too; "
-            "messages of the run can stay."
+            help="Run on existing queues, and keep the queues after the run. The run receives and deletes their "
+            "messages, too, and can leave messages of its own."
         ),
         _OBJECTS,
     ] = False
@@ -252,10 +252,13 @@ class CyclePlan(QueuePlan):
 
     def work(self) -> Work:
         """Return the work."""
+        if self.consumers == 0:
+            raise _usage("--consumers is 0; it must be at least 1 (cmq bench send has no consumers)")
+        by_default = max(self.connections, self.queues)
         return Work(
             load=self.load,
             producers=self.connections,
-            consumers=_consumers(self.consumers, self.connections, self.queues),
+            consumers=by_default if self.consumers is None else self.consumers,
             queues=self.queues,
             latency=RECEIPT,
         )
@@ -263,25 +266,16 @@ class CyclePlan(QueuePlan):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class RatePlan(QueuePlan):
-    """Options of ``cmq bench rate``."""
+class RatePlan(CyclePlan):
+    """Options of ``cmq bench rate``: a cycle at a rate."""
 
     load: ClassVar[str] = "rate"
 
     rate: Rate = 1000.0
-    connections: Connections = 8
-    consumers: Consumers = None
 
     def work(self) -> Work:
         """Return the work."""
-        return Work(
-            load=self.load,
-            producers=self.connections,
-            consumers=_consumers(self.consumers, self.connections, self.queues),
-            queues=self.queues,
-            rate=self.rate,
-            latency=INTENDED_RECEIPT,
-        )
+        return msgspec.structs.replace(super().work(), rate=self.rate, latency=INTENDED_RECEIPT)
 
 
 @Parameter(name="*")
@@ -365,11 +359,3 @@ class PollPlan(Plan):
             is_poll=True,
             latency=INTENDED_RECEIPT,
         )
-
-
-def _consumers(given: int | None, connections: int, queues: int) -> int:
-    if given is None:
-        return max(connections, queues)
-    if given == 0:
-        raise _usage("--consumers is 0; it must be at least 1 (cmq bench send has no consumers)")
-    return given

@@ -1,4 +1,4 @@
-"""A run of the generator in Python: warm-up, measured time, and the end of the answers that are owed."""
+"""A run of the generator in Python: warm-up, measured time, and the wait for the last answers."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ UNLIMITED = sys.maxsize
 
 
 class Run:
-    """A run; ``on_second`` is called with each second, and True if the second is within the measured time.
+    """A run. ``on_second`` gets each second, and True for a measured second.
 
     ``now_ns`` and ``sleep`` are the clock, which tests replace.
     """
@@ -48,17 +48,17 @@ class Run:
         self.tally = Tally(is_tolerant=True)
         """Counts of the second under way."""
         self.quota = Quota(UNLIMITED)
-        """Set to the limit of messages when the measured time begins; an error ends the run by it, too."""
+        """Set to the limit of messages when the measured time begins. An error ends the run by the quota, too."""
         self._due = 0
         """Messages of the open loop that were due in the measured time."""
         self._last_due_ns = 0
-        """Intended time of the last of them."""
+        """Intended time of the last due message."""
         self._is_measuring = False
         self.measured = Measured()
         """The measurements; a cancelled run has them up to its cancellation."""
 
     async def run(self, objects: Objects) -> Measured:
-        """Run the load and return the measurements. An error that ends the run is one of them."""
+        """Run the load and return the measurements, with the error that ended the run."""
         loop = asyncio.get_running_loop()
         previous = loop.get_exception_handler()
         loop.set_exception_handler(self._take_exception)
@@ -107,7 +107,7 @@ class Run:
             self.measured.cores = (used + time.process_time()) / max(self.measured.seconds, 1e-9)
 
     def fail(self, error: Exception) -> None:
-        """End the run with an error; only the first counts."""
+        """End the run with an error; later errors do not count."""
         if self.measured.failure is None:
             self.measured.failure = error
         self.quota.done.set()
@@ -131,7 +131,7 @@ class Run:
         start = before = self._now_ns()
         end = start + round(seconds * 1e9)
         number = 0
-        # A timer can be early by its resolution; the rest of such a phase is no second of its own.
+        # A timer can be early by its resolution; the rest of the phase is then no second of its own.
         while end - before > LEAST_SECOND_NS and not self.quota.done.is_set():
             number += 1
             await self._sleep((min(start + number * 1_000_000_000, end) - self._now_ns()) / 1e9)
@@ -161,7 +161,7 @@ class Run:
                 break
             await asyncio.sleep(DRAIN_STEP)
         if not self.quota.done.is_set():
-            # The time is over: messages that are late are none of its rate.
+            # The measured time is over: late messages do not count in its rate.
             self.tally.sent = self.tally.received = self.tally.deleted = 0
         else:
             self.measured.seconds += (self._now_ns() - start) / 1e9
@@ -173,8 +173,8 @@ class Run:
     def _count_unanswered(self, missing: int, due: int) -> None:
         """Count messages without an answer with the time that they have waited: a lower bound of their latency.
 
-        Left out, a server that falls behind would have the latencies of its first messages alone. The messages that
-        were due last are taken for the missing, because queues answer in order.
+        Without this count a server that falls behind would have the latencies of its first messages alone. The last
+        due messages count as the unanswered messages, because queues answer in order.
         """
         span_us = (self._last_due_ns - self.tally.since_ns) / 1000
         waited_us = (self._now_ns() - self._last_due_ns) / 1000

@@ -15,8 +15,8 @@ from cmq_cli.session import Session
 _HELP = """\
 Load tests: put load on a server, and measure rates and latencies.
 
-Each run makes queues of its own and removes them at its end, also after Ctrl-C. A line shows each second; the report \
-follows. The load takes the place of other work on the server: do not run it beside work that matters.
+Each run makes its own queues, and removes the queues at its end, also after Ctrl-C. A line shows each second; the \
+report follows. The load slows down all other work on the server: run no load test beside work that matters.
 
 Example: cmq bench rate --rate 2000 --duration 30s --html rate.html"""
 
@@ -27,7 +27,7 @@ _DEFAULTS: Mapping[str, Plan] = {plan.load: plan for plan in (_SEND, _CYCLE, _RA
 
 
 def _run(plans: Mapping[str, Plan], session: Session, html: Path | None = None) -> ExitCode:
-    # The load generator is imported for a run alone.
+    # Imported here, because other commands of ``cmq`` need no load generator.
     from cmq_cli.bench.benches import run_benches
 
     return run_benches(plans, session, html)
@@ -35,7 +35,7 @@ def _run(plans: Mapping[str, Plan], session: Session, html: Path | None = None) 
 
 @app.command
 def send(*, plan: SendPlan = _SEND, session: CurrentSession) -> ExitCode:
-    """Send messages, and nothing else: the rate and latency of durable sends.
+    """Send messages without receiving: the rate and latency of durable sends.
 
     The messages stay in the queues until the end of the run, which removes the queues.
     """
@@ -46,7 +46,7 @@ def send(*, plan: SendPlan = _SEND, session: CurrentSession) -> ExitCode:
 def cycle(*, plan: CyclePlan = _CYCLE, session: CurrentSession) -> ExitCode:
     """Send, receive and delete as fast as the server allows: the highest rate without a growing backlog.
 
-    Producers wait for consumers when they are too far ahead. For the latency at a rate of your choice, use cmq bench
+    Producers wait when they are too far ahead of consumers. For the latency at a rate of your choice, use cmq bench
     rate.
     """
     return _run({plan.load: plan}, session)
@@ -56,7 +56,7 @@ def cycle(*, plan: CyclePlan = _CYCLE, session: CurrentSession) -> ExitCode:
 def rate(*, plan: RatePlan = _RATE, session: CurrentSession) -> ExitCode:
     """Send, receive and delete at a fixed rate: the latency from the time at which a message was due to its receipt.
 
-    A message is due at its time even if the server is behind, and its latency counts from then.
+    A message is due at its time even if the server is behind, and its latency counts from this time.
     """
     return _run({plan.load: plan}, session)
 
@@ -69,7 +69,7 @@ def fanout(*, plan: FanoutPlan = _FANOUT, session: CurrentSession) -> ExitCode:
 
 @app.command
 def poll(*, plan: PollPlan = _POLL, session: CurrentSession) -> ExitCode:
-    """Keep many connections waiting in long polls, and wake them at random, at a fixed rate."""
+    """Keep many connections waiting in long polls, and wake random connections at a fixed rate."""
     return _run({plan.load: plan}, session)
 
 
@@ -81,10 +81,10 @@ def run_scenario(
     html: Annotated[Path | None, Parameter(help="File for a page with all runs.")] = None,
     session: CurrentSession,
 ) -> ExitCode:
-    """Run the loads of a scenario, one after another; the first failure ends it.
+    """Run the loads of a scenario in turn; the first failure ends the scenario.
 
-    Each table [[run]] has the key load (send, cycle, rate, fanout, poll), perhaps a name, and the options of that
-    command, without their dashes in front: duration = "30s". The table [defaults] has options for all runs.
+    A table [[run]] has the key load (send, cycle, rate, fanout, poll), perhaps a name, and options of the command
+    without the leading dashes: duration = "30s". The table [defaults] has options for all runs.
     """
     return _run(read_scenario(file), session, html)
 
@@ -124,7 +124,7 @@ def read_scenario(file: Path) -> dict[str, Plan]:
 
 
 def _tokens(options: Mapping[str, Any]) -> list[str]:
-    """Return options of a table as a command line has them."""
+    """Return options of a table in the form of a command line."""
     tokens: list[str] = []
     for name, value in options.items():
         name = name.replace("_", "-")

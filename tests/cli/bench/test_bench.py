@@ -66,7 +66,7 @@ def test_a_queue_that_the_run_has_not_made_is_refused_and_left_alone(cmq_at: Cmq
     ran = cmq_at("bench", "cycle", "--queue", "orders", "--messages", "5", *LONG)
 
     assert ran.code == ExitCode.USAGE
-    assert "queue 'orders' exists, and this run has not made it; --use-existing runs on it" in ran.json_error["text"]
+    assert "queue 'orders' exists, and this run has not made the queue; with --use-existing" in ran.json_error["text"]
     assert server.do(server.local.bodies, "orders") == [b"precious"]
 
 
