@@ -218,7 +218,7 @@ def test_rows_are_chosen_by_name() -> None:
     rates = [work.name for work in works_of(["rates", "send-1x1"])]
     assert rates[0] == "send-1x1"
     assert {"rate-250", "rate-2000", "rate-16000"} < set(rates)
-    assert len(rates) == len(set(rates)) == 8
+    assert len(rates) == len(set(rates)) == 9
     assert works_of(["rates"]) == [work for work in works_of(["table", "rates"]) if work.rate]
     with pytest.raises(ValueError, match="'send-2x2' is no row; the rows are send-1x1"):
         works_of(["send-2x2"])

@@ -99,7 +99,8 @@ WORKS: Sequence[Work] = (
 """The rows of the table, in its order."""
 RATE_TURNS = 1
 RATES: Sequence[Work] = tuple(
-    at_rate(rate, 100 if rate == TABLE_RATE else RATE_TURNS) for rate in (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000)
+    at_rate(rate, 100 if rate == TABLE_RATE else RATE_TURNS)
+    for rate in (250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 16_000)
 )
 """Open loops for the latency over the rate. Rates that are no row of the table have a single turn."""
 RATES_NAME = "rates"
