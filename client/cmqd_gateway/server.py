@@ -33,7 +33,7 @@ from cmqd_sockets.tls import tls_context
 DRAIN_SECONDS: Final = 5.0
 """Time for requests in progress at the end."""
 LINGERING_SECONDS: Final = 5.0
-"""Time for which the rest of a refused body is read and dropped."""
+"""Time to read and drop the rest of a refused body."""
 BACKLOG: Final = 1_024
 _NEVER_SECONDS: Final = 1e9
 READ_BUFFER_BYTES: Final = 65_536
@@ -49,14 +49,14 @@ class GatewayServer:
         """Keep the gateway; :meth:`start` listens."""
         self.gateway: Gateway = gateway
         self.addresses: list[tuple[str, int]] = []
-        """Hosts and ports on which the gateway listens, HTTP first."""
+        """Hosts and ports of the listeners, HTTP first."""
         self._servers: list[asyncio.Server] = []
         self._tls_port: TlsPort | None = None
         """None without HTTPS."""
         self.door: DirectDoor | None = None
         """Handles frequent requests; None = aiohttp has all requests."""
         self.metrics_address: tuple[str, int] | None = None
-        """Host and port of the listener for metrics alone, if there is one."""
+        """Host and port of the listener for metrics alone, if the gateway has this listener."""
         self._runners: list[web.AppRunner] = []
         self._checker: asyncio.Task[None] | None = None
 
@@ -78,7 +78,7 @@ class GatewayServer:
                 tls = tls_context(settings.tls_certificate, settings.tls_key)
                 self.addresses.append(await self._listen(runner, door, "listen_https", settings.listen_https, tls))
             if settings.listen_cmq_tcp:
-                # Imported here: a gateway without this protocol has none of it in memory.
+                # Imported here: a gateway without this protocol does not load the protocol.
                 from cmqd_gateway.cmq.tcp.connections import Connections
 
                 self.gateway.cmq_tcp = Connections(self.gateway)
@@ -93,9 +93,9 @@ class GatewayServer:
         self.gateway.sampler.start()
 
     async def reload_tls(self, certificate: Path, key: Path) -> bool:
-        """Use these files for all later handshakes; return False if they cannot be used, or without HTTPS.
+        """Use these files for all later handshakes; return False if the files cannot be used, or without HTTPS.
 
-        Connections stay. Files that cannot be used change nothing.
+        Connections stay. After files that cannot be used, the former files stay in use.
         """
         if self._tls_port is None:
             return False
@@ -250,7 +250,7 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
             gateway.guards.end_request(request)
         if gateway.is_draining:
             response.force_close()
-        # Written here and not by aiohttp: behind the answer, the next request may be a direct one.
+        # Written here and not by aiohttp: behind the answer, the next request may be a direct request.
         await response.prepare(request)
         await response.write_eof()
         if response.keep_alive:
@@ -265,8 +265,8 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
 def _silent_logger() -> logging.Logger:
     """Return a logger for aiohttp that writes no line.
 
-    aiohttp logs a traceback for each malformed request, with bytes of it, so any stranger could fill the log. Bugs of
-    handlers are logged by the middleware.
+    aiohttp logs a traceback for each malformed request, with bytes of the request: any stranger could fill the log. The
+    middleware logs bugs of handlers.
     """
     logger = logging.Logger("cmqd.gateway.http", logging.CRITICAL + 1)
     logger.propagate = False

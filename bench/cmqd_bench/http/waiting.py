@@ -1,4 +1,4 @@
-"""Waiting receives at a gateway, over the JSON API and over CMQ's TCP protocol: the way of a message to one of them.
+"""Waiting receives at a gateway, over the JSON API and over CMQ's TCP protocol: the way of a message to a receive.
 
 Each connection has a receive that waits. Messages come at a fixed rate over the native protocol, and a body has the
 time of its send. A connection deletes its message and waits again.
@@ -25,7 +25,7 @@ from cmqd_load.connections import CONNECTS_AT_ONCE
 from cmqd_load.histogram import Histogram
 
 QUEUE: Final = "waiting"
-"""The queue of the messages, which no other load uses."""
+"""The queue of the messages, without other load."""
 RATE: Final = 500
 """Messages a second."""
 SECONDS: Final = 10.0
@@ -34,7 +34,7 @@ SLICE_SECONDS: Final = 0.01
 SETTLE_SECONDS: Final = 2.0
 """Time between the last connection and the first message, and between the last message and the end."""
 TURNS: Final = 2
-"""Turns of each door, in alternating order."""
+"""Turns of a door, in alternating order."""
 
 
 class HttpWaiting:
@@ -112,7 +112,7 @@ MakeWaiting: TypeAlias = Callable[[HttpServer, Arrived, Callable[[Exception], No
 async def measure(
     session: Session, url: str, own_key: str, options: Options, doors: Mapping[str, MakeWaiting]
 ) -> dict[str, Any]:
-    """Measure the doors in turns, each with ``options.idle`` waiting receives; return latency and memory of each."""
+    """Measure the doors in turns, with ``options.idle`` waiting receives; return latency and memory of each door."""
     latencies = {name: Histogram() for name in doors}
     memory: dict[str, float] = {}
     cores = dict.fromkeys(doors, 0.0)

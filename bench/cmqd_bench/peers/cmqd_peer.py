@@ -1,4 +1,4 @@
-"""cmqd as a peer: the installation under test, or another installation for a comparison of builds."""
+"""cmqd as a peer: the installation under test, or a second installation for a comparison of builds."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ from cmqd_protocol.messages import (
 
 SMALL_SEGMENT = "1MiB"
 KEPT_MS = 1_000
-"""Time for which small segments keep deleted messages, so that a segment is sealed before it is dropped."""
+"""Time for which small segments keep deleted messages: a segment is sealed before its drop."""
 TITLES = {
     "": "cmqd",
     "inside": "cmqd, deletes inside receives",
@@ -110,7 +110,7 @@ class CmqdPeer(Peer):
         return LogWatch(self._broker.data).end if self._is_rolling else str
 
     def create_queue(self, queue: str) -> None:
-        # A segment whose messages are all deleted is dropped without a seal.
+        # A segment with deleted messages alone is dropped without a seal.
         self.ask(CreateQueue(1, queue, {"rewind_ms": KEPT_MS} if self._is_rolling else {}))
 
     def drop_queue(self, queue: str) -> None:
@@ -143,7 +143,7 @@ class CmqdPeer(Peer):
         return payload
 
     def ask_all(self, messages: Sequence[Request]) -> list[bytes]:
-        """Send administrative requests, many at once; return the payloads of the replies as they came.
+        """Send administrative requests, many at once; return the payloads of the replies in the order of arrival.
 
         Raises:
             PeerFailed: a reply is an error.

@@ -23,10 +23,10 @@ AHEAD = 16
 """Requests of each consumer by which the producers of a closed loop may be ahead. A producer has a single round trip
 for a message and a consumer two, so without a bound the run would measure the growth of a backlog."""
 OPEN_DEPTH = 64
-"""Requests under way on each connection of an open loop."""
+"""Requests under way on a connection of an open loop."""
 CONNECT_SECONDS = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Pauses before a lost connection is opened again: doubled after each failure, and shortened at random, because all
+"""Pauses before a lost connection is opened again: doubled after a failure, and shortened at random, because all
 connections of a server end at the same moment."""
 CONNECTION_LOST, CONNECT_FAILED = "connection_lost", "connect_failed"
 """Names of the errors."""
@@ -105,7 +105,7 @@ class Crew:
 
 
 class Loops(msgspec.Struct, frozen=True):
-    """The calls that make the load: a call begins each consumer and each producer of a closed loop."""
+    """The calls that make the load: a call for every consumer, and for every producer of a closed loop."""
 
     begin: list[Callable[[], object]]
     send: Callable[[int], object] | None
@@ -152,7 +152,7 @@ async def hired(crew: Crew, plan: Plan, work: Work, objects: Objects, tally: Tal
         return Loops(begin, _opened(ways, is_random=work.is_poll))
     for number, (connection, addresses) in enumerate(zip(connections, lines, strict=True)):
         own = templates[number % len(groups)]
-        # The producers of a server share its queues: several queues for each producer, or several producers for each.
+        # The producers of a server share its queues: a producer has several queues, or a queue several producers.
         rank, producers = number // len(groups), len(range(number % len(groups), work.producers, len(groups)))
         served = own[rank::producers] if producers < len(own) else [own[rank % len(own)]]
         producer = Producer(

@@ -1,4 +1,5 @@
-"""Plain requests: bytes with a single meaning, read by httptools, the parser of Node.js in C. aiohttp reads all others.
+"""Plain requests: bytes with a single meaning, read by httptools, the parser of Node.js in C. aiohttp reads all other
+requests.
 
 A request is plain under these conditions:
 
@@ -7,7 +8,7 @@ A request is plain under these conditions:
 - Each header stands in the request once, in ASCII, ``Host`` too, and no header has a meaning for the connection or for
   the form of the body, except ``Content-Length``.
 
-Two parsers read such bytes alike, so a request cannot be smuggled between httptools and aiohttp.
+Two parsers read these bytes alike, so a request cannot be smuggled between httptools and aiohttp.
 """
 
 from typing import Final, NamedTuple
@@ -16,7 +17,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 HEAD_END: Final = b"\r\n\r\n"
 MAX_HEAD_BYTES: Final = 4_096
-"""Largest head of a plain request: the lowest value of ``max_head_bytes``, which so holds for plain requests too."""
+"""Largest head of a plain request: the lowest value of ``max_head_bytes``, so no plain request is over that limit."""
 MAX_BYTES: Final = 24_576
 """Most bytes that are read here. The bytes of a larger request would be parsed twice."""
 _MAX_HEADERS: Final = 64
@@ -28,7 +29,7 @@ _NOT_PLAIN: Final = frozenset(
         b"http2-settings",
         b"keep-alive",
         b"proxy-connection",
-        # An early draft of WebSocket, with a body that no header announces; aiohttp refuses it.
+        # An early draft of WebSocket, with a body that no header announces; aiohttp refuses the request.
         b"sec-websocket-key1",
         b"trailer",
         b"transfer-encoding",
@@ -53,7 +54,7 @@ class PlainRequest(NamedTuple):
 
 
 class PlainRequestReader:
-    """Reads plain requests, of all connections one after the other: no state lasts from a call to the next."""
+    """Reads plain requests of all connections: no state lasts from a call to the next."""
 
     def __init__(self) -> None:
         self._parser = HttpRequestParser(self)
@@ -68,15 +69,15 @@ class PlainRequestReader:
         self._body: list[bytes] = []
 
     def read(self, data: bytes) -> PlainRequest | None:
-        """Return the request at the begin of these bytes; None if the bytes are not one plain request."""
+        """Return the request in these bytes; None if the bytes are not a single plain request, or its beginning."""
         if len(data) > MAX_BYTES:
             return None
         request = self._read(data)
         # Not at the next call: the headers have a secret.
         self._forget()
         if request is None or request.missing:
-            # The next bytes are of another connection: a former parser would take them for the rest of this request, of
-            # the request behind it, or for bytes behind the end of the connection.
+            # The next bytes are of a different connection: this parser would take the bytes for the rest of this
+            # request, for the next request, or for bytes behind the end of the connection.
             self._parser = HttpRequestParser(self)
         return request
 
@@ -87,7 +88,7 @@ class PlainRequestReader:
         except (HttpParserError, HttpParserUpgrade):
             return None
         headers, parts = self._headers, self._body
-        # A second request, or bytes behind a request that ends the connection, begins another message.
+        # A second request, or bytes behind a request that ends the connection, begins a second message.
         if self._begun != 1 or not self._is_plain or b"host" not in headers:
             return None
         if parser.get_http_version() != "1.1" or not parser.should_keep_alive():

@@ -1,7 +1,7 @@
-"""Requests of a client that leaves replies unread: they begin when the client has read, in order of arrival.
+"""Requests of a client that leaves replies unread: the requests begin when the client has read, in order of arrival.
 
 A receive can name 256 messages to delete, and a connection can park thousands of receives. Requests are kept encoded,
-as they came: 256 handles take 2.3 KB so, and 11 KB as objects. The memory budget counts the bytes.
+as in their frames: 256 handles take 2.3 KB encoded, and 11 KB as objects. The memory budget counts the bytes.
 """
 
 from collections import OrderedDict
@@ -29,7 +29,7 @@ class ParkedRequests:
         return len(self._encoded)
 
     def add(self, request: Request) -> None:
-        """Add a request behind the others."""
+        """Add a request as the last."""
         encoded = self._encoded[request.request_id] = encoder.encode(request)
         self.stored_bytes += len(encoded)
 
@@ -40,9 +40,7 @@ class ParkedRequests:
         return cast("Request", request_decoder.decode(encoded))
 
     def take_up(self, client: Client, shared: Shared) -> None:
-        """Dispatch the requests of ``client`` in order, until it is held, its turn is over, or it has too many unread
-        receives.
-        """
+        """Dispatch the requests in order until the client is held, has too many unread receives, or its turn ends."""
         # A long publish among the collected requests holds the connection. Put back, parked requests would come in
         # reverse order.
         shared.decide_collected(client)

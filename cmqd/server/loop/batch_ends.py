@@ -1,6 +1,4 @@
-"""The ends that join log and loop: the end of an I/O batch, which flushes rows, and the end of a commit, which releases
-replies.
-"""
+"""The ends that join log and loop: the end of an I/O batch flushes rows, and the end of a commit releases replies."""
 
 from collections.abc import Callable
 
@@ -37,7 +35,7 @@ class BatchEnds:
     def __post_init__(self) -> None:
         self._pending = self.log.pending
         self._was_overloaded = False
-        """The result of the last comparison; clients are not read from while it is True."""
+        """The result of the last comparison; clients are not read from while the result is True."""
 
     def end_io_batch(self) -> None:
         """Flush the rows of the batch, plan the next work, and read on or pause as the load asks."""
@@ -45,7 +43,7 @@ class BatchEnds:
             self.log.flush()
             self.agenda_timer.plan()
             pending = self._pending
-            # While the storage hangs, requests are read and refused: they add nothing to the backlog.
+            # While the storage hangs, requests are read and refused: refused requests add no rows to the backlog.
             is_overloaded = (
                 pending.bytes >= self.pause_pending_bytes or pending.records >= self.pause_pending_records
             ) and self.admission.stall_refusal is None
@@ -54,15 +52,15 @@ class BatchEnds:
                 self.pause_reading(is_overloaded)
 
     def release(self, lsn: int) -> None:
-        """Release what waited for the rows up to ``lsn``; the caller is ``IoBatch.write_released``."""
+        """Release the replies and pushes that wait for the rows up to ``lsn``; ``IoBatch.write_released`` calls."""
         if self.held_reply_memory.noted:
             self.held_reply_memory.forget()
         self.gate.open_to(lsn)
         if self.outbox.held:
             self.outbox.open_to(lsn)
-        # Rows that waited for this commit are flushed at the end of an I/O batch, when the requests that follow the
-        # replies have joined them. Deferred input may have room now, and the load may be over. Otherwise only replies
-        # are left to write, and they need no end of a batch.
+        # Rows that waited for this commit are flushed at the end of an I/O batch, with the requests that follow the
+        # replies. Deferred input may have room now, and the load may be over. Otherwise only replies are left to
+        # write, and replies need no end of a batch.
         if self._pending.records:
             self.io_batch.schedule()
         else:

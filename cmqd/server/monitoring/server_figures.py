@@ -36,7 +36,7 @@ from cmqd_types.metrics import Histogram, ServerMetrics, copy_of
 
 
 class HasReplicationStatus(Protocol):
-    """The lead over the log, as the figures see it."""
+    """The lead over the log, as the figures see the lead."""
 
     def status(self) -> ReplicationStatus:
         """Return the figures of the lead."""
@@ -177,5 +177,5 @@ class ServerFigures:
         }
 
     def status_reply(self, account: str) -> dict[str, Any]:
-        """Return the status as an account may see it: the whole for ``admin``, the public part for others."""
+        """Return the status that an account may see: the whole for ``admin``, the public part for other accounts."""
         return self.status().as_reply() if account == ADMIN else public_reply(self.public_status())

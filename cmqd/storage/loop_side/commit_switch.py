@@ -1,4 +1,4 @@
-"""Switches of segments with which the process that commits changes, and commits of the loop process.
+"""Switches of segments that change the process that commits, and commits of the loop process.
 
 ``CommitWay`` decides, the storage process asks for the switch, and the loop process makes the switch between two
 batches (``storage.writing.lending``). The lock of the folder is held here until no thread of this process can write.
@@ -51,13 +51,13 @@ class CommitSwitch:
         self._on_durable = on_durable
         self._fail = fail
         self.thread: LoopCommits | None = None
-        """The commit thread of this process, once there was a switch to it."""
+        """The commit thread of this process, after the first switch to this process."""
         self.lock: int | None = None
         """A descriptor with the lock of the folder, for as long as this process can commit. None with an engine: the
         loop process never commits then.
         """
         self._changing: bool | None = None
-        """Set during a change: this process commits after it."""
+        """Set during a change: True if this process commits after the change."""
         self._is_ending = False
         """The segment does not change any more."""
         commits.on_result = self._on_result
@@ -101,7 +101,7 @@ class CommitSwitch:
     def _begin_end(self) -> None:
         self._is_ending = True
         if self.thread is not None:
-            # Rows of the last moment are the storage process's, or no one's after a failure.
+            # The storage process commits the last rows; after a failure the rows are lost.
             self._commits.loop_commits = None
             self.thread.end()
 
@@ -130,7 +130,7 @@ class CommitSwitch:
         if error is None:
             self._on_durable(commits.sent_lsn, fsync_us)
         elif is_disk_full(error):
-            # Nothing is repeated here: the storage process has the rules for a full disk, and the room. First the way:
+            # No repetition here: the storage process has the rules for a full disk, and the room. First the way:
             # a switch that has waited for this batch begins when the batch is gone.
             self._way.refuse()
             commits.refused()
@@ -140,14 +140,14 @@ class CommitSwitch:
             self._fail(LogFailed(f"the disk failed: {type(error).__name__}: {error}"))
 
     def _on_late(self, result: "Result") -> None:
-        """Take a result for which the loop did not wait: of a commit, or of a change."""
+        """Take a late result: of a commit, or of a change."""
         changing, self._changing = self._changing, None
         if changing is None:
             self._on_result(result)
             return
         _, error = result
         if error is not None:
-            # The storage process commits as well as this one.
+            # The storage process can commit instead.
             self._way.refuse()
             self.want()
         by_loop = changing and error is None and not self._is_ending

@@ -1,8 +1,8 @@
 """Decides which process commits: the loop process while commits are short and small, else the storage process.
 
 A commit in the loop process costs no frames, and no second process is woken: a third of the CPU time of a single
-message. In return the loop stands still for a commit, a millisecond at most (``loop_commits``). That pays while nearly
-all commits are shorter. With large commits it does not: the storage process writes them while the loop works.
+message. In return the loop stands still for a commit, a millisecond at most (``loop_commits``). The wait pays while
+nearly all commits are shorter. Large commits are better written by the storage process, while the loop works.
 
 The time of a commit tells of the disk, and is measured by either process alike. A single commit of ``HANG_US`` ends the
 way at once; otherwise the share of long commits decides, and the mean size. Between a change to the storage process and
@@ -17,24 +17,24 @@ from collections.abc import Callable
 from typing import Final
 
 LONG_US: Final = 1_000
-"""Time of a commit from which on the loop does not wait for it."""
+"""Longest commit for which the loop waits."""
 HANG_US: Final = 250_000
-"""Time of a commit after which the storage process commits at once."""
+"""A single commit of this time ends the commits of the loop process."""
 LONG_SHARES: Final = (1 / 16, 1 / 4)
-"""Share of long commits below which the loop process commits, and above which it commits no more."""
+"""Shares of long commits: the loop process begins to commit below the first, and ends above the second."""
 MEAN_BYTES: Final = (64 * 1024, 128 * 1024)
-"""Mean size of commits below which the loop process commits, and above which it commits no more."""
+"""Mean sizes of commits: the loop process begins to commit below the first, and ends above the second."""
 WEIGHT: Final = 1 / 32
 """Weight of the newest commit in the share and in the mean."""
 LEAST_COMMITS: Final = 128
-"""Commits before the loop process commits: short lives, and tests, retire no segment for it."""
+"""Commits of the storage process at the start: a broker with a short life, as in tests, retires no segment."""
 PAUSE_S: Final = 10.0
 """Least pause, and the pause after the loop process has committed for ten times the pause before."""
 LONGEST_PAUSE_S: Final = 640.0
 
 
 class CommitWay:
-    """Decides by the commits so far; see the module."""
+    """Decides by past commits; see the module."""
 
     def __init__(self, clock_s: Callable[[], float], least_commits: int = LEAST_COMMITS) -> None:
         """``clock_s`` never goes back."""
@@ -44,7 +44,7 @@ class CommitWay:
         self._mean_bytes = 0.0
         self._pause_s = 0.0
         self._since_s = self._not_before_s = float("-inf")
-        """The last beginning of the way, and the earliest next one."""
+        """The last beginning of the way, and the earliest next beginning."""
         self.by_loop = False
         """The loop process shall commit."""
 

@@ -1,16 +1,16 @@
 """Commits in the loop process: a thread with a connection of its own to the active segment.
 
 The thread is in every call that the disk can hold up: commits, and the open and the close of the connection. The loop
-waits for a commit ``WAIT_SECONDS`` at most, and goes on with its answer as if the call had been one of its own. The
-wait gives the interpreter to the thread. A commit that takes longer is reported to the loop as an event, as every
-commit that is too large to be waited for. A disk that hangs so holds up the callers of this commit alone.
+waits for a commit ``WAIT_SECONDS`` at most, and goes on with the answer in the same call. The wait gives the
+interpreter to the thread. A commit that takes longer is reported to the loop as an event, as every commit that is too
+large for a wait. A disk that hangs holds up the callers of this commit alone.
 
-The connection is closed while another one is open, because the last close would copy the WAL and remove it, and the
-next start would miss the file (``storage.writing.lending``). The storage process has another one, but may have died: a
-connection that only reads is opened for the time of the close.
+The connection is closed while a second connection is open: the last close would copy the WAL and remove the file, and
+the next start would miss the WAL (``storage.writing.lending``). The storage process has a connection, but may have
+died: a connection that only reads is opened for the time of the close.
 
-A thread that the disk holds up outlives the loop, and so does its connection. The lock of the folder stays with it, in
-the descriptor of this process (``commit_switch``).
+A thread that the disk holds up outlives the loop, with its connection and with the lock of the folder, a descriptor of
+this process (``commit_switch``).
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from cmqd_segment.schema import open_read_only
 WAIT_SECONDS: Final = 0.001
 """Longest wait of the loop for a commit."""
 WAITED_BYTES: Final = 128 * 1024
-"""Size of a commit up to which the loop waits: a larger one is written while the loop works."""
+"""Largest commit for which the loop waits: larger commits are written while the loop works."""
 SWITCH_SECONDS: Final = 0.0001
-"""A loop that works lets the thread have the interpreter after this time, of which a commit needs several in turn
+"""A loop that works lets the thread have the interpreter after this time. A commit needs the interpreter several times
 (decision 0181)."""
 
 Result: TypeAlias = tuple[Any, BaseException | None]
@@ -42,10 +42,10 @@ Result: TypeAlias = tuple[Any, BaseException | None]
 
 
 class LoopCommits:
-    """The commit thread of the loop process; see the module. One call at a time, for the thread of the loop."""
+    """The commit thread of the loop process; see the module. The thread of the loop makes the calls, one at a time."""
 
     def __init__(self, on_late: Callable[[Result], None]) -> None:
-        """Start the thread. ``on_late`` takes the results that ``commit`` did not return, and those of ``change``."""
+        """Start the thread. ``on_late`` takes the results of ``change``, and of commits without a returned result."""
         self._on_late = on_late
         self._loop = asyncio.get_running_loop()
         self._begin = Lock()
@@ -82,13 +82,13 @@ class LoopCommits:
             return None
         if not self._done.acquire(timeout=WAIT_SECONDS):
             self._is_late = True
-            # The thread reads the attribute behind its release: one of the two sides sees the other.
+            # The thread reads the attribute behind its release, so either this side or the thread sees the other.
             if not self._done.acquire(blocking=False):
                 return None
         return self._result
 
     def change(self, path: Path | None, durability: Durability) -> None:
-        """Begin to close the connection, and to open another one unless ``path`` is None; ``on_late`` tells the end."""
+        """Begin to close the connection, and to open ``path`` unless None; ``on_late`` gets the result."""
         self._give(partial(self._change, path, durability), is_late=True)
 
     def end(self) -> None:
@@ -152,7 +152,7 @@ class LoopCommits:
         connection = self._connection
         if connection is None:
             return
-        # Before anything can fail: a read transaction would hold up the seal.
+        # Before a call that can fail: a read transaction would hold up the seal.
         self._inserts.end()
         with closing(open_read_only(self._path, sealed=False)) as bystander:
             bystander.execute("SELECT 1 FROM log LIMIT 1").fetchone()

@@ -1,8 +1,8 @@
 """Inserts rows through a writing connection: the commits of the process that has the connection.
 
-While commits come in, the connection has an unfinished query, whose read transaction spans the commits. SQLite
-otherwise begins and ends a read transaction for each commit, with four calls of ``fcntl`` and new looks at page 1. No
-checkpoint of the WAL is delayed by it, because none is made before the seal, which ends the query first.
+While commits come in, the connection has an unfinished query, and the read transaction of the query spans the commits.
+SQLite otherwise begins and ends a read transaction for each commit, with four calls of ``fcntl`` and new looks at page
+1. The query delays no checkpoint of the WAL: the seal makes the first checkpoint, and ends the query before.
 """
 
 import sqlite3
@@ -16,8 +16,7 @@ from cmqd_segment.rows import data_checksum, meta_checksum
 from cmqd_segment.schema import PAGE_BYTES, check_format, create_tables
 
 ROWS_PER_STATEMENT = 64
-"""Rows of a commit that fit into one INSERT, which is its own transaction. A larger commit is a transaction of
-several."""
+"""Most rows of a commit with a single INSERT, a transaction by itself. A larger commit is a transaction of several."""
 
 _ONE_ROW = "(?,?,?,?,?,?,?,?)"
 _UNFINISHED_QUERY = "SELECT key FROM segment"
@@ -67,7 +66,7 @@ class RowInserts:
         return int((perf_counter() - begun_s) * 1_000_000)
 
     def end(self) -> None:
-        """End the query that spans the commits. Another commit begins another."""
+        """End the query that spans the commits. A further commit begins a new query."""
         # Taken first: a step of a seal may end in the segment's thread while the loop closes the segment.
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
@@ -112,6 +111,6 @@ def connect_for_writing(
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Return whether the error is lack of space, which may end; any other failure of a write is final."""
+    """Return whether the error is lack of space, which may end. All other failures of a write are final."""
     # Lack of room for the WAL-index has an I/O error code of its own. The index is never synced, so a retry is safe.
     return getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)

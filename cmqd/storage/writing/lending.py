@@ -1,19 +1,19 @@
-"""The active segment while the loop process commits into it: its switches, and the count of its rows.
+"""The lent segment, into which the loop process commits: its switches, and the count of its rows.
 
 The loop process commits with a connection of its own (``loop_side.loop_commits``), while the disk is quick and the
-commits are small (``loop_side.commit_way``). The storage process does all the rest: it decides when a segment is full,
-measures the disk, reads pages, and seals. It takes part in no commit, so nothing here is in the way of one:
+commits are small (``loop_side.commit_way``). The storage process does all the rest: decides when a segment is full,
+measures the disk, reads pages, and seals. Its work never delays a commit:
 
-- Its own connection to the lent segment stays open, and reads alone. Two connections that write or checkpoint one WAL
-  can corrupt the WAL. With the open connection, the close of the loop process's is not the last close, which would copy
-  the WAL and remove the file.
+- Its own connection to the lent segment stays open, and reads alone. Two connections that write or checkpoint the same
+  WAL can corrupt the WAL. While this connection is open, the close of the loop process is not the last close: the last
+  close would copy the WAL and remove the file.
 - Rows are counted from the file: once a second, when a frame names an LSN above the rows that were counted, and before
-  a switch. ``Committed`` tells of an LSN that was not durable when a frame named it, and of growth.
-- A switch is asked for (``SwitchWanted``), and the loop process makes it between two batches. With its answer
+  a switch. ``Committed`` tells that a named LSN has become durable, and that the file has grown.
+- A switch is asked for (``SwitchWanted``), and the loop process makes the switch between two batches. With its answer
   (``Switched``) all rows of the segment are in the file, and the loop process has closed its connection.
 
-A crash in between: until a segment has rows, a start finds a prepared segment, and then an active one, whichever
-process wrote them. The one batch under way is all that a crash of either process can tear.
+After a crash in between, a start finds a prepared segment if the segment has no rows, and else an active segment; the
+process that wrote the rows makes no difference. A crash of either process can tear the batch under way alone.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class Lending:
         durable.on_wait = self._count_soon
 
     async def catch_up(self) -> None:
-        """Count the rows that the loop process has committed so far, if a segment is lent."""
+        """Count the rows that the loop process has committed, if a segment is lent."""
         if self._writer.lent is not None:
             async with self._counting:
                 await self._count()

@@ -1,4 +1,4 @@
-"""A process with the modules of the product loaded, which forks a child for each program that a test starts.
+"""A process with the modules of the product loaded: forks a child for each program that a test starts.
 
 A new interpreter takes 0.4 s of processor time to import the broker, 0.2 s the storage process and 0.7 s the gateway;
 a child is there in 0.02 s. ``ForkedProgram`` asks for children; this file is the program of the server.
@@ -89,7 +89,7 @@ class Request:
         return [*storage, "cmqd_gateway"] if "--http" in self.arguments else storage
 
     def run(self) -> None:
-        """Run the module. It ends this process, through the end of the interpreter."""
+        """Run the module, and end this process through the end of the interpreter."""
         runpy.run_module(self.module, run_name="__main__", alter_sys=True)
 
 
@@ -197,7 +197,7 @@ class ChildOfLoop(Child):
 
 
 class ForkedAhead:
-    """Children of a broker, which wait for the program that the broker names."""
+    """Waiting children of a broker; the broker names their programs."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, tuple[int, socket.socket]] = {}
@@ -220,7 +220,7 @@ class ForkedAhead:
         return Request(text, descriptors)
 
     def replace_starts(self) -> None:
-        """Let the broker find its waiting children where it would start processes."""
+        """Let the broker use its waiting children in place of new processes."""
         setattr(subprocess, "Popen", self._start)  # noqa: B010
         setattr(asyncio, "create_subprocess_exec", self._start_in_loop)  # noqa: B010
 
@@ -233,7 +233,7 @@ class ForkedAhead:
         return await self._exec(*command, **options) if pid is None else ChildOfLoop(pid)
 
     def _given(self, command: Sequence[Any], options: Mapping[str, Any]) -> int | None:
-        """Give a waiting child its program and return its process id; None without such a child."""
+        """Give a waiting child its program and return its process id; None without a waiting child."""
         words = [str(word) for word in command]
         module = words[words.index("-m") + 1] if "-m" in words else ""
         # A check of settings by the same program has no descriptors.
@@ -256,10 +256,10 @@ class ForkedAhead:
 
 @cache
 def load(module: str) -> None:
-    """Import what a program imports."""
+    """Import the modules of a program."""
     for name in MODULES[module]:
         importlib.import_module(name)
-    # Collections of the children leave these objects, and so their pages, alone.
+    # Collections of the children then leave these objects and their pages alone.
     gc.collect()
     gc.freeze()
 
