@@ -35,6 +35,8 @@ def run_benches(plans: Mapping[str, Plan], session: Session, html: Path | None =
     for file in (html, *(file for plan in plans.values() for file in (plan.hgrm, plan.html))):
         if file is not None and not file.absolute().parent.is_dir():
             raise CommandFailed(f"{file}: there is no such folder", ExitCode.USAGE)
+        if file is not None and file.is_dir():
+            raise CommandFailed(f"{file}: this is a folder", ExitCode.USAGE)
     for plan, work in zip(plans.values(), works.values(), strict=True):
         if plan.generator is Generator.NATIVE:
             NativeRun.check(plan, work, session.address())
@@ -62,10 +64,14 @@ async def _run_all(
     plans: Mapping[str, Plan], works: Mapping[str, Work], session: Session, html: Path | None
 ) -> ExitCode:
     # Ctrl-C cancels this task (``asyncio.Runner``), and a cancelled run removes its objects. SIGTERM of a supervisor
-    # cancels the task as well, by a handler of its own: processes in the background of a shell ignore Ctrl-C.
+    # and SIGHUP of a lost terminal cancel the task as well, by handlers: processes in the background of a shell ignore
+    # Ctrl-C.
     runs_task = asyncio.current_task()
     if sys.platform != "win32" and runs_task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, runs_task.cancel)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # A run under nohup ignores the loss of the terminal.
+            if signal.getsignal(number) is signal.SIG_DFL:
+                asyncio.get_running_loop().add_signal_handler(number, runs_task.cancel)
     runs: list[tuple[Result, Histogram]] = []
     async with session.client() as client:
         server = await _server(client)
@@ -83,7 +89,10 @@ async def _run_all(
 
 
 def _write(file: Path, text: str) -> None:
-    file.write_text(text, encoding="utf-8")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CommandFailed(f"{file}: {error.strerror}") from error
 
 
 async def _server(client: Client) -> dict[str, Any]:

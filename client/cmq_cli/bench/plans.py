@@ -19,8 +19,8 @@ MAX_BATCH_BYTES = 1024 * 1024
 MAX_BODIES_BYTES = 512 * 1024 * 1024
 MAX_CONNECTIONS = 20_000
 MAX_QUEUES = 10_000
-MAX_RATE = 1_000_000
-MAX_SECONDS = 86_400
+MIN_RATE, MAX_RATE = 0.001, 1_000_000
+MIN_SECONDS, MAX_SECONDS = 0.1, 86_400
 POLLS_PER_QUEUE = 10
 """Waiting receives of a queue: more than one, so that the order of arrival matters."""
 POLL_SENDERS = 8
@@ -82,7 +82,7 @@ Queues = Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_QUEUES), help=
 Rate = Annotated[
     float,
     Parameter(
-        validator=Number(gt=0, lte=MAX_RATE),
+        validator=Number(gte=MIN_RATE, lte=MAX_RATE),
         help="Messages a second, sent at their times whether or not the server keeps up (an open loop).",
     ),
     _LOAD,
@@ -90,7 +90,7 @@ Rate = Annotated[
 OptionalRate = Annotated[
     float | None,
     Parameter(
-        validator=Number(gt=0, lte=MAX_RATE),
+        validator=Number(gte=MIN_RATE, lte=MAX_RATE),
         help="Messages a second, sent at their times whether or not the server keeps up (an open loop). By default the "
         "next request leaves when the last is answered (a closed loop).",
     ),
@@ -156,8 +156,8 @@ class Plan:
                 f"--batch {self.batch} of --size {self.size} for {work.queues} queues takes more than "
                 f"{MAX_BODIES_BYTES // 1024**2} MiB of memory: a request is kept for each queue"
             )
-        if not 0 < self.duration <= MAX_SECONDS:
-            raise _usage(f"--duration is {self.duration:g} s; it must be more than 0 and at most 1d")
+        if not MIN_SECONDS <= self.duration <= MAX_SECONDS:
+            raise _usage(f"--duration is {self.duration:g} s; it must be {MIN_SECONDS} s to 1d")
         if self.warm_up > MAX_SECONDS:
             raise _usage(f"--warm-up is {self.warm_up:g} s; it must be at most 1d")
         if 0 < work.consumers < work.queues:
@@ -336,7 +336,7 @@ class PollPlan(Plan):
     ] = 1000
     rate: Annotated[
         float,
-        Parameter(validator=Number(gt=0, lte=MAX_RATE), help="Messages a second; each wakes a connection."),
+        Parameter(validator=Number(gte=MIN_RATE, lte=MAX_RATE), help="Messages a second; each wakes a connection."),
         _LOAD,
     ] = 100.0
     queues: Annotated[

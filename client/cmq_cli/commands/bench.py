@@ -111,10 +111,14 @@ def read_scenario(file: Path) -> dict[str, Plan]:
         options: dict[str, Any] = {**defaults, **table}
         load = options.pop("load", None)
         name = str(options.pop("name", load))
-        if load not in _DEFAULTS:
+        if not isinstance(load, str) or load not in _DEFAULTS:
             raise _unusable(file, f"run {number}: load is {load!r}; it must be one of {', '.join(_DEFAULTS)}")
         if name in plans:
             raise _unusable(file, f"run {number}: the name {name!r} is taken; give each run a name")
+        for option in ("help", "version"):
+            # The parser of the command would print a text in place of a run.
+            if option in options:
+                raise _unusable(file, f"run {name!r}: {option!r} is no option of a load")
         try:
             _, bound, _ = app.parse_args([load, *_tokens(options)], exit_on_error=False, print_error=False)
         except CycloptsError as error:

@@ -149,6 +149,18 @@ def test_a_scenario_runs_its_loads_in_turn_and_makes_one_page(cmq_at: Cmq, tmp_p
     assert "<h1>both ways</h1>" in page.read_text()
 
 
+def test_a_report_that_cannot_be_written_is_named(cmq_at: Cmq, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    table.symlink_to("/dev/full")
+
+    ran = cmq_at("bench", "send", "--hgrm", str(table), "--messages", "3", *LONG)
+
+    assert ran.code == ExitCode.FAILED
+    assert json.loads(ran.err.splitlines()[-1])["text"] == f"{table}: No space left on device"
+    assert ran.json["sent"] >= 3
+    assert queues(cmq_at) == ["orders"]
+
+
 def test_seconds_and_the_report_are_shown_to_people(cmq_at: Cmq) -> None:
     ran = cmq_at("bench", "send", "--messages", "3", "--duration", "10m", "--warm-up", "0")
 

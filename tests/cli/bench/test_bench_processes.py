@@ -58,7 +58,7 @@ def test_a_cycle_over_a_real_broker(broker: RunningBroker, generator: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("generator", "number"), [("python", signal.SIGINT), ("python", signal.SIGTERM), ("native", signal.SIGTERM)]
+    ("generator", "number"), [("python", signal.SIGINT), ("python", signal.SIGHUP), ("native", signal.SIGTERM)]
 )
 def test_a_signal_ends_a_run_that_removes_its_queues(
     broker: RunningBroker, generator: str, number: signal.Signals

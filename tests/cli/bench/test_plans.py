@@ -60,6 +60,10 @@ def test_a_run_without_options_has_the_defaults(tmp_path: Path) -> None:
         ("[[runs]]\nload = 'send'", "'runs' is unknown; a scenario has [defaults] and [[run]]"),
         ("run = [3]", "run 1 is no table"),
         ("[[run]]\nload = 'sned'", "run 1: load is 'sned'; it must be one of send, cycle, rate, fanout, poll"),
+        ("[[run]]\nload = ['send']", "run 1: load is ['send']; it must be one of send, cycle, rate, fanout, poll"),
+        ("[[run]]\nload = 'send'\nhelp = true", "run 'send': 'help' is no option of a load"),
+        ("[[run]]\nload = 'send'\nversion = true", "run 'send': 'version' is no option of a load"),
+        ("[[run]]\nload = 'rate'\nrate = 1e-300", "run 'rate': Invalid value \"1e-300\" for --rate"),
         ("[[run]]\nload = 'send'\n[[run]]\nload = 'send'", "run 2: the name 'send' is taken"),
         ("[[run]]\nload = 'send'\nconsumers = 3", "run 'send': Unknown option: --consumers"),
         ("[[run]]\nload = 'send'\nduration = 'soon'", "run 'send': Invalid value for --duration: 'soon' is not"),
@@ -83,7 +87,7 @@ def test_an_unusable_scenario_names_the_run_and_the_key(tmp_path: Path, text: st
         (SendPlan(size=15), "--size is 15; it must be 16 to 1048576 bytes"),
         (SendPlan(size=8192, batch=129), "--batch 129 of --size 8192 is over 1048576 bytes"),
         (SendPlan(size=1024 * 1024, queues=513), "for 513 queues takes more than 512 MiB of memory"),
-        (SendPlan(duration=0), "--duration is 0 s; it must be more than 0 and at most 1d"),
+        (SendPlan(duration=0.05), "--duration is 0.05 s; it must be 0.1 s to 1d"),
         (SendPlan(warm_up=90_000), "--warm-up is 90000 s; it must be at most 1d"),
         (SendPlan(rate=5, outstanding=2), "--outstanding belongs to a closed loop"),
         (CyclePlan(consumers=0), "--consumers is 0; it must be at least 1"),
@@ -111,6 +115,12 @@ def test_a_report_into_a_missing_folder_is_refused_before_the_run(cmq: Cmq, tmp_
     ran = cmq("bench", "send", "--html", str(tmp_path / "missing" / "page.html"))
 
     assert (ran.code, ran.err) == (ExitCode.USAGE, f"cmq: {tmp_path}/missing/page.html: there is no such folder\n")
+
+
+def test_a_report_in_place_of_a_folder_is_refused_before_the_run(cmq: Cmq, tmp_path: Path) -> None:
+    ran = cmq("bench", "send", "--hgrm", str(tmp_path))
+
+    assert (ran.code, ran.err) == (ExitCode.USAGE, f"cmq: {tmp_path}: this is a folder\n")
 
 
 @pytest.mark.parametrize("load", ["send", "cycle", "rate", "fanout", "poll", "run"])

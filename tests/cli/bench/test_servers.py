@@ -1,10 +1,12 @@
 """Runs over TLS, over several servers, and without a server at their end."""
 
 from pathlib import Path
+from weakref import WeakSet
 
 import msgspec
 import pytest
 
+from cmq_cli.bench import crews
 from cmq_cli.bench.crews import CONNECTION_LOST, Crew, hired
 from cmq_cli.bench.objects import Objects, Target
 from cmq_cli.bench.plans import CyclePlan, Plan, RatePlan, SendPlan
@@ -12,7 +14,9 @@ from cmq_cli.bench.results import Measured, Second
 from cmq_cli.bench.runs import Run
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmqd_client.address import Address, parse_address
+from cmqd_load import connections
 from cmqd_load.tally import Quota, Tally
+from cmqd_load.wire import LoadConnection
 from cmqd_protocol import messages as wire
 from support.client.cmq_runs import Cmq, ThreadedServer
 from support.client.local_server import LocalServer
@@ -81,6 +85,36 @@ async def test_a_run_that_finds_no_server_has_its_error_for_a_result(unused_addr
 
     assert isinstance(measured.failure, OSError)
     assert measured.by_second == []
+
+
+class Away(ConnectionError):
+    """An error that has weak references."""
+
+
+async def test_attempts_to_connect_that_fail_leave_nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception and the frame that keeps it are a cycle: a server that is away would fill the memory of a run."""
+    plan, alive = CyclePlan(messages=10, warm_up=0, duration=600, connections=1), [0]
+    monkeypatch.setattr(crews, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(crews, "LONGEST_PAUSE", 0.0)
+    original, failures, marks = connections.open_connection, 0, WeakSet[Away]()
+
+    async def fails_often(address: Address, seconds: float) -> LoadConnection:
+        nonlocal failures
+        if server.link.of(wire.SendMessages) and failures < 5_000:
+            failures += 1
+            error = Away()
+            marks.add(error)
+            alive.append(len(marks))
+            raise error
+        return await original(address, seconds)
+
+    monkeypatch.setattr(connections, "open_connection", fails_often)
+    async with LocalServer() as server:
+        server.link.drop_request(wire.SendMessages)
+        measured = await run(plan, Target("orders", [parse_address(server.url)]))
+
+    assert (measured.failure, failures) == (None, 5_000)
+    assert max(alive) < 2_500
 
 
 @pytest.fixture
