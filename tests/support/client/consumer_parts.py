@@ -1,4 +1,4 @@
-"""The parts of a consumer, for tests that put a consumer together by hand."""
+"""The parts of a consumer, for tests that put a consumer together by hand, and its dead-letter queue."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -12,6 +12,8 @@ from cmqd_client.consumers.consumption import ConsumptionLimits
 from cmqd_client.consumers.intake import Source
 from cmqd_client.consumers.options import ConsumerOptions
 from cmqd_client.links.retry import RetryPolicy
+from cmqd_client.queue import Queue
+from support.client.local_server import LocalServer
 from support.client.turned_clock import TurnedClock
 
 PAUSES = RetryPolicy(first_delay=1.0, max_delay=600.0)
@@ -50,3 +52,10 @@ async def running(
         raise
     consumer.stop()
     await task
+
+
+async def with_dead_letters(server: LocalServer, **attributes: Any) -> Queue:
+    """Give ``orders`` the dead-letter queue ``dead`` with these attributes."""
+    dead = await server.admin.create_queue("dead", **attributes)
+    await server.admin.queue("orders").set_attributes(dead_letter_queue="dead", dead_letter_max_receives=100)
+    return dead
