@@ -7,7 +7,8 @@ large for a wait. A disk that hangs holds up the callers of this commit alone.
 
 The connection is closed while a second connection is open: the last close would copy the WAL and remove the file, and
 the next start would miss the WAL (``storage.writing.lending``). The storage process has a connection, but may have
-died: a connection that only reads is opened for the time of the close.
+died. So a *bystander*, a connection that only reads, is opened before the connection and closed behind it. A close that
+had to open files could fail for want of a descriptor, and the connection would stay.
 
 A thread that the disk holds up outlives the loop, with its connection and with the lock of the folder, a descriptor of
 this process (``commit_switch``).
@@ -18,7 +19,6 @@ import contextlib
 import sqlite3
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
@@ -59,6 +59,8 @@ class LoopCommits:
         self._is_late = False
         """The loop does not wait for the call under way."""
         self._connection: sqlite3.Connection | None = None
+        self._bystander: sqlite3.Connection | None = None
+        """Open as long as the connection."""
         self._inserts = RowInserts()
         self._switch_seconds = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -145,16 +147,22 @@ class LoopCommits:
     def _change(self, path: Path | None, durability: Durability) -> None:
         self._close()
         if path is not None:
-            self._path = path
-            self._connection = connect_for_writing(path, durability)
+            bystander = open_read_only(path, sealed=False)
+            try:
+                # The first read opens the WAL. Read to the end: an open read would hold up the seal.
+                bystander.execute("SELECT 1 FROM log LIMIT 1").fetchall()
+                self._connection = connect_for_writing(path, durability)
+            except BaseException:
+                bystander.close()
+                raise
+            self._bystander = bystander
 
     def _close(self) -> None:
-        connection = self._connection
-        if connection is None:
+        connection, bystander = self._connection, self._bystander
+        if connection is None or bystander is None:
             return
-        # Before a call that can fail: a read transaction would hold up the seal.
+        # Before anything can fail: a read transaction would hold up the seal.
         self._inserts.end()
-        with closing(open_read_only(self._path, sealed=False)) as bystander:
-            bystander.execute("SELECT 1 FROM log LIMIT 1").fetchone()
-            connection.close()
-        self._connection = None
+        connection.close()
+        bystander.close()
+        self._connection = self._bystander = None

@@ -351,6 +351,34 @@ async def test_a_segment_that_cannot_be_opened_is_left_to_the_storage_process(
     assert rows_of(folder) == list(range(1, broker.stored + 1))
 
 
+async def test_a_switch_without_a_free_descriptor_leaves_no_connection_to_the_segment_before(
+    start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start()
+    await broker.by_loop()
+    await broker.store(3)
+
+    def no_descriptor(*_arguments: object, **_options: object) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("cmqd.storage.loop_side.loop_commits.open_read_only", no_descriptor)
+        patched.setattr("cmqd.storage.loop_side.loop_commits.connect_for_writing", no_descriptor)
+        await broker.log.seal_now()
+        await eventually(lambda: not is_by_loop(broker.log))
+    thread = broker.log._way.thread  # pyright: ignore[reportPrivateUsage]
+    assert thread is not None
+    assert thread._connection is None  # pyright: ignore[reportPrivateUsage]
+    await eventually(lambda: broker.process.service.log.writer.lent is None)
+    await broker.store(3)
+
+    broker.way.wanted = True
+    await broker.by_loop()
+    await broker.store(3)
+    await broker.log.close()
+    assert rows_of(folder) == list(range(1, broker.stored + 1))
+
+
 async def test_without_its_storage_process_the_loop_process_keeps_the_folder(folder: Path) -> None:
     """The loop process may be in the middle of a commit; and its connection is the last one, then."""
     log = StorageProcessLog(settings_for(folder), ForkedProcess, way=ChosenWay())
