@@ -2,7 +2,7 @@
 
 A commit in the loop process costs no frames, and no second process is woken: a third of the CPU time of a single
 message. In return the loop stands still for a commit, a millisecond at most (``loop_commits``). The wait pays while
-nearly all commits are shorter. Large commits are better written by the storage process, while the loop works.
+most commits are shorter. Large commits are better written by the storage process, while the loop works.
 
 The time of a commit tells of the disk, and is measured by either process alike. A single commit of ``HANG_US`` ends the
 way at once; otherwise the share of long commits decides, and the mean size. Between a change to the storage process and
@@ -20,8 +20,9 @@ LONG_US: Final = 1_000
 """Longest commit for which the loop waits."""
 HANG_US: Final = 250_000
 """A single commit of this time ends the commits of the loop process."""
-LONG_SHARES: Final = (1 / 16, 1 / 4)
-"""Shares of long commits: the loop process begins to commit below the first, and ends above the second."""
+LONG_SHARES: Final = (1 / 3, 2 / 3)
+"""Shares of long commits: the loop process begins to commit below the first, and ends above the second (decision 0233).
+"""
 MEAN_BYTES: Final = (64 * 1024, 128 * 1024)
 """Mean sizes of commits: the loop process begins to commit below the first, and ends above the second."""
 WEIGHT: Final = 1 / 32

@@ -62,6 +62,21 @@ def test_long_or_large_commits_are_those_of_the_storage_process(clock: Clock, co
     assert not way.by_loop
 
 
+def test_a_disk_with_some_long_commits_is_quick(clock: Clock) -> None:
+    way = CommitWay(clock)
+    changes = sum(run(way, 1, LONG_US + 1, SMALL) + run(way, 3, QUICK_US, SMALL) for _ in range(2 * LEAST_COMMITS))
+
+    assert changes == 1
+    assert way.by_loop
+
+
+def test_a_disk_with_many_long_commits_is_slow(way: CommitWay) -> None:
+    changes = sum(run(way, 4, LONG_US + 1, SMALL) + run(way, 1, QUICK_US, SMALL) for _ in range(2 * LEAST_COMMITS))
+
+    assert changes == 1
+    assert not way.by_loop
+
+
 def test_a_single_long_commit_changes_nothing(way: CommitWay) -> None:
     for _ in range(100):
         assert run(way, 1, LONG_US + 1, SMALL) == 0
