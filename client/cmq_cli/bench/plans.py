@@ -127,7 +127,7 @@ class Plan:
         _RUN,
     ] = Generator.PYTHON
     hgrm: Annotated[Path | None, Parameter(help="File for the percentiles, in the form of HdrHistogram."), _RUN] = None
-    html: Annotated[Path | None, Parameter(help="File for a page with curves; the page loads no other file."), _RUN] = None
+    html: Annotated[Path | None, Parameter(help="File for a page with curves, which loads no file."), _RUN] = None
 
     def work(self) -> Work:
         """Return the work."""
