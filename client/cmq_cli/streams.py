@@ -12,15 +12,13 @@ from cmq_cli.lines import Line, LineError, LineFormat
 from cmq_cli.output import Output
 from cmqd_client import CmqError
 from cmqd_client.errors import BatchTooLarge, InvalidArgument, MessageTooLarge
+from cmqd_protocol.limits import MAX_BATCH, MAX_BATCH_BYTES
 
 T = TypeVar("T")
 
 _INTERRUPTED = ExitCode.INTERRUPTED.error_name
 _LINE_UNUSABLE = "line_unusable"
 """Name of the error of a line that is not a message, for JSON."""
-_MAX_BATCH = 256
-_MAX_BATCH_BYTES = 1024 * 1024
-"""The limits of the server on a batch; headers count too."""
 
 
 class LineStream:
@@ -169,7 +167,7 @@ def batches(messages: Iterable[T], size_of: Callable[[T], int]) -> list[list[T]]
     size = 0
     for message in messages:
         message_size = size_of(message)
-        if not batches or len(batches[-1]) == _MAX_BATCH or size + message_size > _MAX_BATCH_BYTES:
+        if not batches or len(batches[-1]) == MAX_BATCH or size + message_size > MAX_BATCH_BYTES:
             batches.append([])
             size = 0
         batches[-1].append(message)

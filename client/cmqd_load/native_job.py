@@ -18,7 +18,7 @@ from cmqd_load.histogram import Histogram, highest_in
 
 MARK = b"@cmqd-bench:"
 STAMP_DIGITS = 16
-MIN_BODY = len(MARK) + STAMP_DIGITS
+MIN_NATIVE_BODY = len(MARK) + STAMP_DIGITS
 """Smallest body: the mark and a time."""
 NOISE = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
 SECOND = b"second "
@@ -28,14 +28,14 @@ END_SECONDS = 60.0
 
 
 def body_of(size: int, seed: int = 0) -> bytes:
-    """Return a body of ``size`` bytes (at least ``MIN_BODY``): the mark, an empty time, then printable noise.
+    """Return a body of ``size`` bytes (at least ``MIN_NATIVE_BODY``): the mark, an empty time, then printable noise.
 
     Printable, because one of the peers takes text only. The noise is the same in all runs.
     """
-    if size < MIN_BODY:
-        raise ValueError(f"a body has at least {MIN_BODY} bytes, not {size}")
+    if size < MIN_NATIVE_BODY:
+        raise ValueError(f"a body has at least {MIN_NATIVE_BODY} bytes, not {size}")
     state, noise = seed + 1, bytearray()
-    for _ in range(size - MIN_BODY):
+    for _ in range(size - MIN_NATIVE_BODY):
         state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
         noise.append(NOISE[state >> 58])
     return MARK + b"0" * STAMP_DIGITS + bytes(noise)
@@ -62,7 +62,7 @@ class Request:
             start = self.data.find(MARK)
             while start >= 0:
                 positions.append(start + len(MARK))
-                start = self.data.find(MARK, start + MIN_BODY)
+                start = self.data.find(MARK, start + MIN_NATIVE_BODY)
         return positions
 
     def line(self, name: str = "request") -> str:

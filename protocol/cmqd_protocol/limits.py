@@ -69,6 +69,8 @@ MAX_NAME_BYTES: Final = 128
 
 MAX_BATCH: Final = 256
 """Messages or receipt handles of a request. With bodies of 256 bytes a batch is 64 KiB, a row of the log."""
+MAX_BATCH_BYTES: Final = 1024 * 1024
+"""Bodies and headers of a batch together."""
 
 MAX_DEDUP_ID_BYTES: Final = 64
 MAX_REJECTION_BYTES: Final = 256

@@ -184,6 +184,8 @@ def test_small_limits_are_written_as_they_are() -> None:
     assert "within **5 s**" in SPEC
     assert (limits.MAX_BATCH, Limits().max_batch) == (256, 256)
     assert SPEC.count("**1-256**") >= 5
+    assert limits.MAX_BATCH_BYTES == Limits().max_batch_bytes == 1_048_576
+    assert "of a batch are **1,048,576** bytes at most" in SPEC
     assert (limits.MAX_HEADERS, Limits().max_headers) == (32, 32)
     assert "at most **32** headers" in SPEC
     assert f"at most {limits.MAX_ATTRIBUTES} entries" in SPEC

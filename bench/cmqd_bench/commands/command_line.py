@@ -5,8 +5,9 @@ from dataclasses import fields, replace
 from inspect import getdoc
 
 from cmqd_bench.commands.arguments import WrongArguments, add_flags
-from cmqd_bench.commands.options import COMMON, DRAINS, MAX_BATCH_BYTES, SCENARIOS, Options, defaults
+from cmqd_bench.commands.options import COMMON, DRAINS, SCENARIOS, Options, defaults
 from cmqd_bench.commands.plans import COMMANDS
+from cmqd_protocol.limits import MAX_BATCH_BYTES
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 from cmqd_bench.commands.arguments import decimal, option, switch, whole
 from cmqd_load.limits import MIN_BODY
+from cmqd_protocol.limits import MAX_BATCH, MAX_BATCH_BYTES
 
-MAX_BATCH = 256
-MAX_BATCH_BYTES = 1_048_576
-"""Largest batch and largest body, in bytes."""
 SHORT_ROUND_SECONDS = 15.0
 """Below this a round is cheap enough to be repeated; three show whether the machine is quiet."""
 DRAINS = 3

@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeVar, dataclass_transform
 
 from cmqd_bench.attack.attacker import ATTACKS
 from cmqd_bench.commands.arguments import decimal, names_of, option, some_of, switch, whole
-from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES, Durable, OnDisk, Printed
+from cmqd_bench.commands.options import Durable, OnDisk, Printed
+from cmqd_protocol.limits import MAX_BATCH, MAX_BATCH_BYTES
 
 T = TypeVar("T")
 SPARK_PARTS = ("batch", "prune", "stream", "sink")

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES
 from cmqd_bench.peers.cmqd_peer import CmqdPeer
 from cmqd_bench.peers.works import at_rate
 from cmqd_load.failures import LoadError
 from cmqd_load.native_job import Job, Line, Outcome, Stop, body_of, run
 from cmqd_load.native_requests import NUMBER, WAIT_MS, delete_start, receive_request, request_of, send_request
 from cmqd_load.wire import frame
+from cmqd_protocol.limits import MAX_BATCH, MAX_BATCH_BYTES
 from cmqd_protocol.messages import (
     CreateQueue,
     CreateTopic,

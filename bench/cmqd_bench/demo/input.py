@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from cmqd_bench.commands.options import MAX_BATCH_BYTES
+from cmqd_protocol.limits import MAX_BATCH_BYTES
 
 RECORD, FIELD = "\x1e", "\x1f"
 """ASCII separators, which do not occur in subjects."""

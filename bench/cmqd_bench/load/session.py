@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from cmqd_bench.commands.options import MAX_BATCH, MAX_BATCH_BYTES, Options
+from cmqd_bench.commands.options import Options
 from cmqd_bench.figures.measure import Guard, Meter, Round
 from cmqd_bench.load.clients import Filler
 from cmqd_bench.machine.broker import Broker
@@ -15,6 +15,7 @@ from cmqd_load.failures import RequestFailed
 from cmqd_load.producers import OpenSender
 from cmqd_load.tally import Tally
 from cmqd_load.wire import ERROR, LoadConnection, SendTemplate, decode_error, frame
+from cmqd_protocol.limits import MAX_BATCH, MAX_BATCH_BYTES
 from cmqd_protocol.messages import CreateQueue, WireMessage
 
 REPLY_SECONDS = 30.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
-from cmq_cli.bench.crews import AHEAD, OPEN_DEPTH
+from cmq_cli.bench.crews import AHEAD, CONNECT_SECONDS, OPEN_DEPTH
 from cmq_cli.bench.objects import Objects, Target
 from cmq_cli.bench.plans import Plan, Work
 from cmq_cli.bench.results import Measured, Second, second_of
@@ -15,14 +15,13 @@ from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmqd_client.address import Address
 from cmqd_load.connect import authenticate_blocking
 from cmqd_load.failures import LoadError
-from cmqd_load.native_job import MIN_BODY, Job, Line, Outcome, body_of, run
+from cmqd_load.native_job import MIN_NATIVE_BODY, Job, Line, Outcome, body_of, run
 from cmqd_load.native_requests import PROTOCOL, delete_start, receive_request, send_request
 from cmqd_load.tally import Tally
 
 COMPILER = "cmqd_bench.peers.compiler"
 """The module of the harness that compiles the program. An import statement would fail in an installation."""
 LOADS = ("send", "cycle", "rate")
-CONNECT_SECONDS = 10.0
 
 
 class NativeRun:
@@ -50,8 +49,8 @@ class NativeRun:
             reason = f"does {', '.join(LOADS)}, not {work.load}"
         elif address.tls or address.others:
             reason = "speaks to a single host, without TLS"
-        elif plan.size < MIN_BODY:
-            reason = f"sends bodies of {MIN_BODY} bytes at least, not {plan.size}"
+        elif plan.size < MIN_NATIVE_BODY:
+            reason = f"sends bodies of {MIN_NATIVE_BODY} bytes at least, not {plan.size}"
         elif work.producers < work.queues:
             reason = f"needs a connection for each queue, and --connections is {work.producers}"
         elif plan.messages is not None and plan.warm_up:

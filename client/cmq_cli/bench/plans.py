@@ -13,9 +13,8 @@ from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.options import Bytes, Flag
 from cmq_cli.session import Seconds
 from cmqd_load.limits import MAX_DEPTH, MIN_BODY
-from cmqd_protocol.limits import MAX_BATCH
+from cmqd_protocol.limits import MAX_BATCH, MAX_BATCH_BYTES
 
-MAX_BATCH_BYTES = 1024 * 1024
 MAX_BODIES_BYTES = 512 * 1024 * 1024
 MAX_CONNECTIONS = 20_000
 MAX_QUEUES = 10_000

@@ -8,15 +8,13 @@ import msgspec
 
 from cmqd_client.durations import Duration, to_ms
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyT
-from cmqd_protocol.limits import MAX_BATCH
+from cmqd_protocol.limits import MAX_BATCH, MAX_BATCH_BYTES
 from cmqd_types.messages import Headers
 
 REPLY_TO: Final = "reply-to"
 """Header of a request: the queue for its reply."""
 CORRELATION_ID: Final = "correlation-id"
 """Header of a request and of its reply: the number of the request."""
-MAX_BATCH_BYTES: Final = 1024 * 1024
-"""Bodies and headers of a batch together (part of the protocol; see ``send_messages`` in SPEC)."""
 
 
 class Outgoing(msgspec.Struct, Generic[BodyT], frozen=True):

@@ -18,8 +18,8 @@ from importlib import import_module
 from time import time_ns
 from typing import Any, Protocol
 
-from cmqd_client.messages.outgoing import MAX_BATCH_BYTES, headers_size
-from cmqd_protocol.limits import MAX_HEADERS
+from cmqd_client.messages.outgoing import headers_size
+from cmqd_protocol.limits import MAX_BATCH_BYTES, MAX_HEADERS
 from cmqd_types.messages import Headers
 
 MAX_HEADERS_BYTES = 16 * 1024

@@ -14,7 +14,7 @@ from cmqd_bench.peers.compiler import load_program
 from cmqd_bench.peers.errors import CompilationFailed, CompilerMissing
 from cmqd_bench.peers.redis_peer import command
 from cmqd_load.failures import LoadError
-from cmqd_load.native_job import MIN_BODY, Job, Line, Request, body_of, parse_report, run
+from cmqd_load.native_job import MIN_NATIVE_BODY, Job, Line, Request, body_of, parse_report, run
 from support.bench.native_generator import answered, needs_compiler, nothing, redis_consumes, redis_sends
 
 
@@ -24,7 +24,7 @@ def test_a_body_has_its_size_and_a_place_for_its_time() -> None:
     assert body == body_of(256)
     assert Request(body * 2, is_stamped=True).stamps() == [12, 268]
     with pytest.raises(ValueError, match="at least 28 bytes"):
-        body_of(MIN_BODY - 1)
+        body_of(MIN_NATIVE_BODY - 1)
 
 
 def test_only_sends_have_times() -> None:

@@ -17,9 +17,10 @@ from cmqd_client.errors import (
     ReceiptHandleInvalid,
     TransactionNotFound,
 )
-from cmqd_client.messages.outgoing import MAX_BATCH_BYTES, Batch
+from cmqd_client.messages.outgoing import Batch
 from cmqd_client.results import BatchResult
 from cmqd_protocol import messages as wire
+from cmqd_protocol.limits import MAX_BATCH_BYTES
 from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.local_server import LocalServer
 
