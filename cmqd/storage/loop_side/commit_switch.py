@@ -8,18 +8,14 @@ import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cmqd.log.log_errors import LogFailed
 from cmqd.storage import ipc
 from cmqd.storage.loop_side.commit_way import CommitWay
 from cmqd.storage.loop_side.group_commit import GroupCommit
+from cmqd.storage.loop_side.loop_commits import LoopCommits, Result
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.manifest import SegmentEntry, SegmentState
-
-if TYPE_CHECKING:
-    # Only a loop process that commits loads SQLite.
-    from cmqd.storage.loop_side.loop_commits import LoopCommits, Result
 
 
 class CommitSwitch:
@@ -71,8 +67,6 @@ class CommitSwitch:
 
     def switch(self, number: int, *, by_loop: bool) -> None:
         """Switch to another segment, and perhaps to commits of the other process, between two batches."""
-        from cmqd.storage.loop_side.loop_commits import LoopCommits
-
         if self._is_ending or self._commits.failed is not None:
             return
         thread = self.thread = self.thread or LoopCommits(self._on_late)
@@ -119,17 +113,19 @@ class CommitSwitch:
         if self._commits.loop_commits is not None:
             self._send(ipc.Committed())
 
-    def _on_result(self, result: "Result") -> None:
+    def _on_result(self, result: Result) -> None:
         """Take the result of a commit of this process."""
-        from cmqd.storage.segments.row_inserts import is_disk_full
-
         commits = self._commits
         fsync_us, error = result
         if commits.failed is not None:
             return
         if error is None:
             self._on_durable(commits.sent_lsn, fsync_us)
-        elif is_disk_full(error):
+            return
+        # Loaded by the thread before: only a loop process that commits loads SQLite.
+        from cmqd.storage.segments.row_inserts import is_disk_full
+
+        if is_disk_full(error):
             # No repetition here: the storage process has the rules for a full disk, and the room. First the way:
             # a switch that has waited for this batch begins when the batch is gone.
             self._way.refuse()
@@ -139,7 +135,7 @@ class CommitSwitch:
             # A failed fsync may have dropped the pages from the cache, and a second fsync would report success.
             self._fail(LogFailed(f"the disk failed: {type(error).__name__}: {error}"))
 
-    def _on_late(self, result: "Result") -> None:
+    def _on_late(self, result: Result) -> None:
         """Take a late result: of a commit, or of a change."""
         changing, self._changing = self._changing, None
         if changing is None:

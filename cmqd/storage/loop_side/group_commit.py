@@ -16,7 +16,6 @@ alone. After a failure ``append`` and ``flush`` raise: the failed rows would be 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,14 +25,11 @@ from cmqd.log.values import ROW_BYTES, CommitFigures, Pending
 from cmqd.storage import ipc
 from cmqd.storage.durable_lsn import NEVER
 from cmqd.storage.loop_side.commit_way import CommitWay
+from cmqd.storage.loop_side.loop_commits import LoopCommits, Result
 from cmqd.storage.loop_side.row_builder import ClosedRow, RowBuilder
 from cmqd.storage.source_names import NAMING, SourceNames
 from cmqd_segment.records import AnyRecord, Lsn
 from cmqd_segment.rows import encode_records
-
-if TYPE_CHECKING:
-    # Only a loop process that commits loads SQLite.
-    from cmqd.storage.loop_side.loop_commits import LoopCommits, Result
 
 OUTSTANDING_BATCHES = 1
 """Limit of commits under way. A crash then tears at most one commit: ``torn_tail`` tells a torn tail from damage by
@@ -161,7 +157,7 @@ class GroupCommit:
         if not self._batches:
             then()
 
-    def go_on(self, loop_commits: "LoopCommits | None") -> None:
+    def go_on(self, loop_commits: LoopCommits | None) -> None:
         """Commit again, with this thread or, None, by the storage process."""
         self._held = None
         self.loop_commits = loop_commits

@@ -3,12 +3,8 @@
 The thread is in every call that the disk can hold up: commits, and the open and the close of the connection. The loop
 waits for a commit ``WAIT_SECONDS`` at most, and goes on with the answer in the same call. The wait gives the
 interpreter to the thread. A commit that takes longer is reported to the loop as an event, as every commit that is too
-large for a wait. A disk that hangs holds up the callers of this commit alone.
-
-The connection is closed while a second connection is open: the last close would copy the WAL and remove the file, and
-the next start would miss the WAL (``storage.writing.lending``). The storage process has a connection, but may have
-died. So a *bystander*, a connection that only reads, is opened before the connection and closed behind it. A close that
-had to open files could fail for want of a descriptor, and the connection would stay.
+large for a wait. A disk that hangs holds up the callers of this commit alone. The thread also loads SQLite, with its
+connection (``loop_connection``).
 
 A thread that the disk holds up outlives the loop, with its connection and with the lock of the folder, a descriptor of
 this process (``commit_switch``).
@@ -16,18 +12,18 @@ this process (``commit_switch``).
 
 import asyncio
 import contextlib
-import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from cmqd.log.values import Durability
 from cmqd.storage.loop_side.row_builder import ClosedRow
-from cmqd.storage.segments.row_inserts import LogRow, RowInserts, connect_for_writing
-from cmqd_segment.schema import open_read_only
+
+if TYPE_CHECKING:
+    from cmqd.storage.loop_side.loop_connection import LoopConnection
 
 WAIT_SECONDS: Final = 0.001
 """Longest wait of the loop for a commit."""
@@ -58,10 +54,8 @@ class LoopCommits:
         self._is_ending = False
         self._is_late = False
         """The loop does not wait for the call under way."""
-        self._connection: sqlite3.Connection | None = None
-        self._bystander: sqlite3.Connection | None = None
-        """Open as long as the connection."""
-        self._inserts = RowInserts()
+        self._connection: LoopConnection | None = None
+        """Made by the thread."""
         self._switch_seconds = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
         # A daemon: the exit of the process waits for no disk.
@@ -72,14 +66,9 @@ class LoopCommits:
         """Begin to make rows durable, and return the time of the transaction in us, or its exception; None if
         ``on_late`` will tell.
         """
-        connection = self._connection
-        assert connection is not None
-        rows = [
-            LogRow(lsn, row.time_ms, row.messages, row.queues, row.meta, row.data)
-            for lsn, row in enumerate(closed_rows, first_lsn)
-        ]
+        assert self._connection is not None
         is_waited = size <= WAITED_BYTES
-        self._give(partial(self._inserts.insert, connection, rows), is_late=not is_waited)
+        self._give(partial(self._connection.insert, first_lsn, closed_rows), is_late=not is_waited)
         if not is_waited:
             return None
         if not self._done.acquire(timeout=WAIT_SECONDS):
@@ -109,7 +98,7 @@ class LoopCommits:
     @property
     def has_ended(self) -> bool:
         """True once the thread has ended and the connection is closed."""
-        return not self._thread.is_alive() and self._connection is None
+        return not self._thread.is_alive() and (self._connection is None or not self._connection.is_open)
 
     def _give(self, call: Callable[[], Any], *, is_late: bool) -> None:
         self._call = call
@@ -141,28 +130,16 @@ class LoopCommits:
                 # The loop may be closed, after a call that the disk has held up.
                 with contextlib.suppress(RuntimeError):
                     self._loop.call_soon_threadsafe(self._collect)
-        with contextlib.suppress(sqlite3.Error, OSError):
-            self._close()
+        if self._connection is not None:
+            # A connection that cannot be closed keeps the lock of the folder (``has_ended``).
+            with contextlib.suppress(Exception):
+                self._connection.close()
 
     def _change(self, path: Path | None, durability: Durability) -> None:
-        self._close()
-        if path is not None:
-            bystander = open_read_only(path, sealed=False)
-            try:
-                # The first read opens the WAL. Read to the end: an open read would hold up the seal.
-                bystander.execute("SELECT 1 FROM log LIMIT 1").fetchall()
-                self._connection = connect_for_writing(path, durability)
-            except BaseException:
-                bystander.close()
-                raise
-            self._bystander = bystander
+        if self._connection is None:
+            from cmqd.storage.loop_side.loop_connection import LoopConnection
 
-    def _close(self) -> None:
-        connection, bystander = self._connection, self._bystander
-        if connection is None or bystander is None:
-            return
-        # Before anything can fail: a read transaction would hold up the seal.
-        self._inserts.end()
-        connection.close()
-        bystander.close()
-        self._connection = self._bystander = None
+            self._connection = LoopConnection()
+        self._connection.close()
+        if path is not None:
+            self._connection.open(path, durability)

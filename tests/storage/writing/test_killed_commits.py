@@ -72,6 +72,7 @@ LOOP = """
     from cmqd.storage.loop_side.commit_switch import CommitSwitch
     from cmqd.storage.loop_side.group_commit import GroupCommit
     from cmqd.storage.loop_side.loop_commits import LoopCommits
+    from cmqd.storage.loop_side.loop_connection import LoopConnection
     from cmqd.storage.loop_side.process_log import StorageProcessLog
     from cmqd.storage.segments.row_inserts import RowInserts
     from support.storage.log_rig import LogRig, settings_for
@@ -109,7 +110,7 @@ LOOP = """
     strike(RowInserts, "insert", "loop: given", "loop: in the file")
     strike(GroupCommit, "became_durable", "loop: unread", "loop: durable")
     strike(CommitSwitch, "switch", "asked", "held")
-    strike(LoopCommits, "_close", "open", "closed")
+    strike(LoopConnection, "close", "open", "closed")
     strike(LoopCommits, "_change", "open", "opened")
     strike(GroupCommit, "go_on", "told", "gone on")
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
@@ -17,8 +18,9 @@ from cmqd.log.values import Durability
 from cmqd.storage import ipc
 from cmqd.storage.folder.data_folder import holder_of
 from cmqd.storage.loop_side.loop_commits import LoopCommits
+from cmqd.storage.loop_side.loop_connection import LoopConnection
 from cmqd.storage.loop_side.process_log import StorageProcessLog
-from cmqd.storage.segments.row_inserts import LogRow
+from cmqd.storage.loop_side.row_builder import ClosedRow
 from cmqd.storage.storage_errors import FolderLocked
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.schema import open_read_only
@@ -165,23 +167,30 @@ async def test_the_way_changes_in_mid_load_and_no_row_is_lost(start: Start, fold
     assert rows_of(folder) == list(range(1, broker.stored + 1))
 
 
+def connection_of(broker: LoopBroker) -> LoopConnection:
+    """The connection of the commit thread, once there was a switch to it."""
+    thread = broker.log._way.thread  # pyright: ignore[reportPrivateUsage]
+    assert thread is not None
+    connection = thread._connection  # pyright: ignore[reportPrivateUsage]
+    assert connection is not None
+    return connection
+
+
 class HeldDisk:
     """Stands for a disk that hangs: the next commit of the loop process waits in its thread."""
 
     def __init__(self, broker: LoopBroker) -> None:
-        thread = broker.log._way.thread  # pyright: ignore[reportPrivateUsage]
-        assert thread is not None
-        inserts = thread._inserts  # pyright: ignore[reportPrivateUsage]
-        insert = inserts.insert
+        connection = connection_of(broker)
+        insert = connection.insert
         self.begun = Event()
         self.goes_on = Event()
 
-        def held(connection: sqlite3.Connection, rows: Sequence[LogRow]) -> int:
+        def held(first_lsn: int, closed_rows: Sequence[ClosedRow]) -> int:
             self.begun.set()
             self.goes_on.wait()
-            return insert(connection, rows)
+            return insert(first_lsn, closed_rows)
 
-        inserts.insert = held
+        connection.insert = held
 
 
 Hold = Callable[[LoopBroker], HeldDisk]
@@ -257,22 +266,20 @@ async def test_a_batch_that_a_full_disk_refuses_goes_into_the_next_segment(
     await broker.by_loop()
     await broker.store()
     first = broker.process.service.log.writer.active
-    thread = broker.log._way.thread  # pyright: ignore[reportPrivateUsage]
-    assert thread is not None
-    inserts = thread._inserts  # pyright: ignore[reportPrivateUsage]
-    insert = inserts.insert
+    connection = connection_of(broker)
+    insert = connection.insert
     attempts = 0
 
-    def refused(connection: sqlite3.Connection, rows: Sequence[LogRow]) -> int:
+    def refused(first_lsn: int, closed_rows: Sequence[ClosedRow]) -> int:
         nonlocal attempts
         attempts += 1
         if code == sqlite3.SQLITE_IOERR_SHMSIZE:
-            insert(connection, rows)
+            insert(first_lsn, closed_rows)
         error = sqlite3.OperationalError("no room")
         error.sqlite_errorcode = code
         raise error
 
-    monkeypatch.setattr(inserts, "insert", refused)
+    monkeypatch.setattr(connection, "insert", refused)
     broker.rig.send(1, broker.stored, 1)
     await broker.rig.commit()
 
@@ -310,16 +317,14 @@ async def test_after_another_error_of_the_disk_no_row_is_acknowledged(
 ) -> None:
     broker = await start()
     await broker.by_loop()
-    thread = broker.log._way.thread  # pyright: ignore[reportPrivateUsage]
-    assert thread is not None
     durable = broker.log.durable_lsn
 
-    def broken(_connection: sqlite3.Connection, _rows: Sequence[LogRow]) -> int:
+    def broken(_first_lsn: int, _closed_rows: Sequence[ClosedRow]) -> int:
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
         raise error
 
-    monkeypatch.setattr(thread._inserts, "insert", broken)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(connection_of(broker), "insert", broken)
     broker.rig.send(1, broker.stored, 1)
     broker.log.flush()
     await broker.rig.until(lambda: broker.rig.fatal)
@@ -339,7 +344,7 @@ async def test_a_segment_that_cannot_be_opened_is_left_to_the_storage_process(
         raise sqlite3.OperationalError("unable to open database file")
 
     with monkeypatch.context() as patched:
-        patched.setattr("cmqd.storage.loop_side.loop_commits.connect_for_writing", no_descriptor)
+        patched.setattr("cmqd.storage.loop_side.loop_connection.connect_for_writing", no_descriptor)
         while broker.way.wanted:
             await broker.store()
             await asyncio.sleep(0)
@@ -362,13 +367,11 @@ async def test_a_switch_without_a_free_descriptor_leaves_no_connection_to_the_se
         raise sqlite3.OperationalError("unable to open database file")
 
     with monkeypatch.context() as patched:
-        patched.setattr("cmqd.storage.loop_side.loop_commits.open_read_only", no_descriptor)
-        patched.setattr("cmqd.storage.loop_side.loop_commits.connect_for_writing", no_descriptor)
+        patched.setattr("cmqd.storage.loop_side.loop_connection.open_read_only", no_descriptor)
+        patched.setattr("cmqd.storage.loop_side.loop_connection.connect_for_writing", no_descriptor)
         await broker.log.seal_now()
         await eventually(lambda: not is_by_loop(broker.log))
-    thread = broker.log._way.thread  # pyright: ignore[reportPrivateUsage]
-    assert thread is not None
-    assert thread._connection is None  # pyright: ignore[reportPrivateUsage]
+    assert not connection_of(broker).is_open
     await eventually(lambda: broker.process.service.log.writer.lent is None)
     await broker.store(3)
 
@@ -484,3 +487,9 @@ async def test_a_call_that_was_given_right_before_the_end_is_made() -> None:
     # The thread has asked for the event before its end.
     await asyncio.sleep(0)
     assert results == [(None, None)]
+
+
+def test_the_thread_alone_loads_sqlite() -> None:
+    """The loop would stand still for the time of the import, at the first switch."""
+    program = "import sys; import cmqd.storage.loop_side.loop_commits; sys.exit('sqlite3' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
