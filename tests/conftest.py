@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
-from hypothesis.internal.conjecture.providers import HypothesisProvider
+from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from xdist.scheduler import LoadFileScheduling  # pyright: ignore[reportMissingTypeStubs]
@@ -81,8 +82,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("any machine")
     # One number of twenty that Hypothesis draws is a literal from the source of any module that is loaded. The examples
     # of a derandomized test would depend on the other tests of the run: a model failed in make test, and passed alone.
-    # Hypothesis has no setting for this (decision 0217).
-    setattr(HypothesisProvider, "_local_constants", Constants())  # noqa: B010
+    # Hypothesis has no setting for this (decision 0217). Its plugin also reads the source of all modules at each start.
+    no_constants = Constants()
+    setattr(providers, "_get_local_constants", lambda: no_constants)  # noqa: B010
     # A shell starts background processes with SIGINT ignored. The processes of the tests would inherit this, and
     # some tests send SIGINT to them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -137,6 +139,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return FewSparkSessions(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    # Of the six messages of a worker about a test that passes, the terminal shows one and counts another. The four
+    # others were a quarter of the processor time of a small test.
+    if "PYTEST_XDIST_WORKER" not in os.environ or item.config.getoption("durations") is not None:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
     # At a failure pytest-timeout and faulthandler cancel their timers, as for a debugger, so the clean-up of a failed
@@ -153,4 +167,7 @@ def pytest_runtest_makereport(
     report = yield
     if report.skipped and item.config.getoption("no_skips"):
         report.outcome, report.longrepr = "failed", f"skipped: {report.longreprtext}"
+    if report.passed:
+        # Names of folders and marks, which nothing reads, and which were half of the bytes of a report.
+        report.keywords = {}
     return report

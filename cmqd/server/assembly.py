@@ -9,10 +9,18 @@ Parts are therefore made in the order of their needs, and no caller repeats the 
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TypeVar, cast
 
 _T = TypeVar("_T")
+
+
+@cache  # reading signatures was a third of the time of making a server, and a test makes a server or several
+def _needs(kind: Callable[..., object]) -> Sequence[tuple[str, object, bool]]:
+    """Return name, type and whether it has a default, of each parameter."""
+    parameters = inspect.signature(kind, eval_str=True).parameters.values()
+    return [(each.name, each.annotation, each.default is not each.empty) for each in parameters]
 
 
 class IncompleteError(Exception):
@@ -58,17 +66,17 @@ class Assembly:
             IncompleteError: a parameter has no part, no value and no default.
         """
         arguments = given
-        for parameter in inspect.signature(kind, eval_str=True).parameters.values():
-            if parameter.name in given:
+        for name, type_, has_default in _needs(kind):
+            if name in given:
                 continue
-            if parameter.annotation in self._parts:
-                arguments = arguments | {parameter.name: self._parts[parameter.annotation]}
-            elif parameter.name in self._values:
-                arguments = arguments | {parameter.name: self._values[parameter.name]}
-            elif parameter.default is parameter.empty:
-                needed = inspect.formatannotation(parameter.annotation)
+            if type_ in self._parts:
+                arguments = arguments | {name: self._parts[type_]}
+            elif name in self._values:
+                arguments = arguments | {name: self._values[name]}
+            elif not has_default:
+                needed = inspect.formatannotation(type_)
                 raise IncompleteError(
-                    f"{kind.__name__} needs {parameter.name}: {needed}, and no such part or value was made before it"
+                    f"{kind.__name__} needs {name}: {needed}, and no such part or value was made before it"
                 )
         made = kind(**arguments)
         self._parts[kind] = made

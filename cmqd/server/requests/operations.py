@@ -8,6 +8,7 @@ listed here. An operation that does more is a method in ``handlers``; all others
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
@@ -65,7 +66,13 @@ def call_of(operation: Operation[..., Any], target: object) -> Callable[..., Any
 
 def parameters_of(operation: Operation[..., Any], target: object) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of the method of an operation."""
-    return inspect.signature(getattr(target, method_of(operation))).parameters
+    method = getattr(target, method_of(operation))
+    return _parameters(getattr(method, "__func__", method))
+
+
+@cache  # by the function, which all brokers of a test process share
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(function).parameters
 
 
 # ---------------------------------------------------------------------- replies
