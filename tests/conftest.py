@@ -17,6 +17,8 @@ from hypothesis.internal.constants_ast import Constants
 from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from xdist.scheduler import LoadFileScheduling  # pyright: ignore[reportMissingTypeStubs]
 
+from support.spark.class_archive import java_options
+
 LONGEST = (
     "spark/reading/test_killed_driver.py",
     "spark/test_documents.py",
@@ -70,8 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # files anew in each worker, and each of the hundreds of processes that the tests start would compile the whole product.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# For the Java of every Spark that the tests start: in a short life starting up matters more than running fast.
-os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ["SPARK_SUBMIT_OPTS"] = java_options()
 
 
 def pytest_configure(config: pytest.Config) -> None:

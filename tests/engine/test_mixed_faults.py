@@ -5,7 +5,7 @@ has the answers of both brokers, also of a leader that was stopped and goes on, 
 judges it: nothing is lost, delivered after an acknowledged delete, or undone, and receive counts are exact. The rows of
 the servers are judged too: one leader an epoch, and numbers without gaps.
 
-``CMQD_FAULT_ROUNDS`` asks for more rounds (default 6; ``make test-all`` has more), ``CMQD_FAULT_SEED`` repeats the
+``CMQD_FAULT_ROUNDS`` asks for more rounds (default 3; ``make test-all`` has more), ``CMQD_FAULT_SEED`` repeats the
 choices of an earlier run, and ``CMQD_FAULTS`` names the faults to draw from, in place of all.
 """
 
@@ -50,7 +50,7 @@ from support.mixed_faults.stored import broken_rows, digest, foreign_rows, store
 from support.postgresql.installation import Installation
 from support.postgresql.servers import PostgresCluster
 
-ROUNDS = int(os.environ.get("CMQD_FAULT_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("CMQD_FAULT_ROUNDS", "3"))
 SEED = int(os.environ.get("CMQD_FAULT_SEED", "0")) or random.SystemRandom().getrandbits(32)
 SHORT = [*sorted(FAULTS.keys() - CLOCKS.keys()), random.Random(SEED).choice(sorted(CLOCKS))]
 """Takeovers by a wrong clock have three changes of leaders each: a short run draws from one of them."""

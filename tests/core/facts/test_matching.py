@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from model.judge import profile
 
 from cmqd.core import filter_matching
 from cmqd.core.domain_errors import InvalidArgument
@@ -453,6 +454,7 @@ class Changes(RuleBasedStateMachine):
 
 
 TestChangesWhilePublishing = Changes.TestCase
+TestChangesWhilePublishing.settings = profile(104)
 
 
 def test_five_hundred_subscribers_with_five_keys_each():

@@ -251,8 +251,8 @@ def check_usable(rig: Rig, missing: Collection[int]) -> None:
 
 EVENTFUL = eventful()
 ROWS = len(EVENTFUL.log.rows)
-STEP = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 5
-"""Every fifth case is enough between two runs of ``make test-all``, whose part models has all."""
+STEP = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 10
+"""Every tenth case is enough between two runs of ``make test-all``, whose part models has all."""
 
 
 def test_the_log_of_these_tests_has_records_of_every_kind():

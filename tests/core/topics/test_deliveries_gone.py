@@ -1,9 +1,9 @@
 """Deliveries that are held, given back, dropped or recovered; and random events in any order."""
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from model.judge import profile
 
 from cmqd.core.facts.retry_schedule import BACKOFF, EXPONENTIAL_DECAY
 from cmqd.core.facts.subscription_backlog import Deliveries, Retry
@@ -457,6 +457,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(
-    max_examples=150, stateful_step_count=50, derandomize=True, database=None, deadline=None
-)
+TestAnyOrder.settings = profile(152)

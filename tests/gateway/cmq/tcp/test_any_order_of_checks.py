@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from model.judge import profile
 
 from support.gateway.checks_rig import ChecksRig, Program
 
@@ -88,6 +88,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder: Any = AnyOrder.TestCase
-TestAnyOrder.settings = settings(
-    max_examples=100, stateful_step_count=40, derandomize=True, database=None, deadline=None
-)
+TestAnyOrder.settings = profile(104)

@@ -1,0 +1,49 @@
+"""An archive of the classes of Spark: a Java maps it at its start, in place of reading and checking 10,000 classes.
+
+    python tests/support/spark/class_archive.py     make the archive for this environment: ``make setup-spark``
+
+A Java that the archive does not fit, because it or Spark is another one, starts without the archive.
+"""
+
+# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+ARCHIVE = Path(sys.prefix, "spark-classes.jsa")
+QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a Java with a short life, for which starting matters more than running fast."""
+
+
+def java_options() -> str:
+    """Return the options of each Java that the tests start."""
+    return f"{QUICK_START} -XX:SharedArchiveFile={ARCHIVE} -Xlog:cds*=off" if ARCHIVE.exists() else QUICK_START
+
+
+def make_archive() -> None:
+    """Run queries of the kinds that the tests run; Java writes the classes into the archive when it ends."""
+    from support.spark.small_spark import small_spark
+
+    ARCHIVE.unlink(missing_ok=True)
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_START} -XX:ArchiveClassesAtExit={ARCHIVE} -Xlog:cds*=off"
+    with tempfile.TemporaryDirectory() as folder:
+        session = small_spark("local[2]", "class archive", Path(folder), {"spark.driver.memory": "1g"})
+        java = session.sparkContext._gateway.proc  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        numbers = session.createDataFrame([(number, str(number)) for number in range(9)], ["number", "text"])
+        numbers.createOrReplaceTempView("numbers")
+        session.sql("SELECT number % 3 AS rest, count(*) FROM numbers GROUP BY 1 ORDER BY 1").collect()
+        stream = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+        query = stream.writeStream.format("memory").queryName("stream").trigger(availableNow=True)
+        query.option("checkpointLocation", folder).start().awaitTermination()
+        session.stop()
+        java.stdin.close()
+        java.wait()
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    make_archive()
