@@ -92,6 +92,11 @@ $(VENV)/.setup-sdk-done: requirements/sdk.txt | $(VENV)/.setup-done
 	@$(LOCKED) --no-build-isolation -r requirements/sdk.txt
 	@touch $@
 
+# Each Java of the tests of Spark maps it in place of loading 10,000 classes (decision 0221).
+$(VENV)/spark-classes.jsa: $(VENV)/.setup-spark-done tests/support/spark/class_archive.py
+	@echo "Making the archive of Spark's classes (once) ..."
+	@$(BIN)/python $(lastword $^) || echo "Without the archive, the tests of Spark take longer." >&2
+
 demo: setup-run  ## a broker killed half way through real input; INPUT=file.ndjson for your own
 	@echo "Starting a broker, and sending real input to it ..."
 	@$(BIN)/python -m cmqd_bench.demo $(if $(INPUT),--input "$(INPUT)")
@@ -108,7 +113,7 @@ serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its fla
 
 # Five files at a time, on two cores as well: more than half of the time of a test is waiting, for real processes and
 # for fsyncs. A worker takes 0.3 GB, and its Java 0.4 GB.
-test: setup setup-spark setup-docs setup-sdk setup-postgresql  ## what a laptop runs, in under 12 minutes, without root; ARGS="-k name" for a part
+test: setup setup-spark setup-docs setup-sdk setup-postgresql $(VENV)/spark-classes.jsa  ## what a laptop runs, in under 12 minutes, without root; ARGS="-k name" for a part
 	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: setup  ## the tests that a change touches, nearest first, for a minute; FILES="a.py b.py", or what git says is changed

@@ -152,6 +152,17 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+def pytest_runtest_logfinish() -> None:
+    # A failed test closes nothing behind its failure, and the interpreter keeps its frames for a debugger until the
+    # next test begins. The warnings of open sockets in them would fail that test, or one far behind it.
+    if hasattr(sys, "last_value"):
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)
+        report, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        gc.collect()
+        sys.unraisablehook = report
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
     # At a failure pytest-timeout and faulthandler cancel their timers, as for a debugger, so the clean-up of a failed

@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 ARCHIVE = Path(sys.prefix, "spark-classes.jsa")
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -32,7 +33,7 @@ def make_archive() -> None:
     os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_START} -XX:ArchiveClassesAtExit={ARCHIVE} -Xlog:cds*=off"
     with tempfile.TemporaryDirectory() as folder:
         session = small_spark("local[2]", "class archive", Path(folder), {"spark.driver.memory": "1g"})
-        java = session.sparkContext._gateway.proc  # pyright: ignore[reportPrivateUsage, reportOptionalMemberAccess]
+        gateway: Any = session.sparkContext._gateway  # pyright: ignore[reportPrivateUsage]
         numbers = session.createDataFrame([(number, str(number)) for number in range(9)], ["number", "text"])
         numbers.createOrReplaceTempView("numbers")
         session.sql("SELECT number % 3 AS rest, count(*) FROM numbers GROUP BY 1 ORDER BY 1").collect()
@@ -40,8 +41,9 @@ def make_archive() -> None:
         query = stream.writeStream.format("memory").queryName("stream").trigger(availableNow=True)
         query.option("checkpointLocation", folder).start().awaitTermination()
         session.stop()
-        java.stdin.close()
-        java.wait()
+        # Java ends with its input, and the archive is written before the end.
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
 
 
 if __name__ == "__main__":
