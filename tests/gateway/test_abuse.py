@@ -5,8 +5,10 @@ import asyncio
 import contextlib
 import re
 import ssl
+import sys
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -445,6 +447,33 @@ async def test_a_client_that_does_not_read_is_closed():
     now.seconds = 59.0
     guards.close_slow()
     assert transport.aborted
+
+
+async def test_a_check_of_slow_clients_makes_no_call_for_a_quiet_connection():
+    """The check of 20,000 connections is one piece of work, in which no client is served."""
+    guards = ConnectionGuards(1_000, 30.0, StoppedTimer(), idle_seconds=600)
+    numbers: list[int] = []
+    calls = 0
+
+    def count(frame: FrameType, _event: str, _argument: object) -> None:
+        nonlocal calls
+        # A collection of garbage may call other code meanwhile.
+        calls += frame.f_code.co_filename == ConnectionGuards.close_slow.__code__.co_filename
+
+    for _ in range(2):
+        for _ in range(100):
+            guards.make(Silent()).connection_made(Aborted())
+        calls = 0
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            guards.close_slow()
+        finally:
+            sys.setprofile(before)
+        numbers.append(calls)
+
+    assert len(guards) == 200
+    assert 0 < numbers[0] == numbers[1] < 20
 
 
 async def test_connections_over_the_limit_are_closed_at_once():

@@ -232,12 +232,6 @@ class ConnectionGuard(asyncio.Protocol):
         self._asked_aiohttp = bool(self._body_left)
         self.idle_since = self._guards.now()
 
-    def is_idle_since(self, moment: float) -> bool:
-        """Return True if the last request ended at ``moment`` or before, its answer is read, and no bytes of the next
-        request have arrived."""
-        is_at_work = self.in_request or self.stuck_since is not None or self.head_since is not None
-        return not is_at_work and self.idle_since <= moment
-
     def pass_held(self) -> None:
         """Pass a held request on to aiohttp, which has the limits of time for a body."""
         if self._held:
@@ -474,10 +468,12 @@ class ConnectionGuards:
         latest = self.now() - self._slow_seconds
         latest_idle = self.now() - self._idle_seconds
         for guard in list(self._guards.values()):
-            guard.pass_held()
-            if guard.is_idle_since(latest_idle):
-                guard.close()
+            if guard.head_since is None and guard.stuck_since is None:
+                # Nearly all connections, without a call: 20,000 of them hold up the loop together.
+                if guard.idle_since <= latest_idle and not guard.in_request:
+                    guard.close()
                 continue
+            guard.pass_held()
             head_since = None if guard.in_request else guard.head_since
             is_late = any(since is not None and since <= latest for since in (head_since, guard.stuck_since))
             if is_late and guard.transport is not None:
