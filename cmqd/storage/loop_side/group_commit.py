@@ -34,9 +34,14 @@ from cmqd_segment.rows import encode_records
 OUTSTANDING_BATCHES = 1
 """Limit of commits under way. A crash then tears at most one commit: ``torn_tail`` tells a torn tail from damage by
 that number."""
-UNTOLD_COMMITS = 64
-"""Commits of the loop process of which the storage process is told: it measures the file, and decides where the segment
-ends. At the mean size up to which the loop process commits, they are half of ``disk_space.MEASURE_AFTER_BYTES``."""
+COMMIT_BYTES = 16 * 1024
+"""Growth of the WAL by a small commit beside its rows, estimated from above (``wal_growth``)."""
+TOLD_BYTES = 4 * 1024 * 1024
+"""Growth by commits of the loop process after which the storage process is told: it measures the file, and decides
+where the segment ends. A quarter of the greatest of ``disk_space.MEASURE_AFTER_BYTES``."""
+UNMEASURED_BYTES = 256 * 1024 * 1024
+"""Growth by commits of the loop process after which commits wait for a state from the storage process: a process that
+stands still neither measures the disk nor ends the segment. A process that runs reports far more often."""
 BATCH_BYTES = 4 * 1024 * 1024
 """Limit of one commit. A larger batch costs latency and memory, and saves no time per row."""
 
@@ -85,8 +90,10 @@ class GroupCommit:
         """Set at the beginning of an orderly end: a proof asked for later would find no commit thread."""
         self.on_result: Callable[[Result], None] = ignore
         """Called with the result of each batch of ``loop_commits``."""
-        self._untold = 0
-        """Commits of the loop process that the storage process was not told of."""
+        self._untold_bytes = 0
+        """Growth by commits of the loop process that the storage process was not told of, by estimates."""
+        self._unmeasured_bytes = 0
+        """Growth since the last state from the storage process."""
         self._told_from: int = NEVER
         """The next durable LSN that the storage process is told of."""
         self._told_upto = 0
@@ -165,6 +172,12 @@ class GroupCommit:
             self._commit()
             self._wake_idle()
 
+    def measured(self) -> None:
+        """Take note of a state from the storage process, and commit again if commits have waited for it."""
+        self._unmeasured_bytes = 0
+        if self._held is await_state:
+            self.go_on(self.loop_commits)
+
     def close_row(self) -> Lsn:
         """See ``Log``."""
         if self._row.records:
@@ -228,7 +241,7 @@ class GroupCommit:
             self.pending.bytes -= batch.size
             self.pending.records -= batch.records
             if batch.rows is not None:
-                self._untold += 1
+                self._untold_bytes += batch.size + COMMIT_BYTES
                 self.figures.in_loop += 1
             if batch.records:
                 self.figures.note(self._clock_s() - batch.begun_s, fsync_us, batch.records, batch.size)
@@ -239,8 +252,11 @@ class GroupCommit:
                 self.figures.fsync_us.note(fsync_us)
             self.proved_s = batch.begun_s
         self.durable_lsn = lsn
-        if lsn >= self._told_from or self._untold >= UNTOLD_COMMITS:
-            self._untold = 0
+        if lsn >= self._told_from or self._untold_bytes >= TOLD_BYTES:
+            self._unmeasured_bytes += self._untold_bytes
+            self._untold_bytes = 0
+            if self._unmeasured_bytes >= UNMEASURED_BYTES and self._held is None:
+                self._held = await_state
             # A frame may have named an LSN in between.
             self._told_from = NEVER if lsn >= self._told_upto else lsn + 1
             self.on_committed()
@@ -280,3 +296,7 @@ class GroupCommit:
                 self.idle = asyncio.get_running_loop().create_future()
             # Several calls may share the future, and a cancelled call must not cancel the future for the other calls.
             await asyncio.shield(self.idle)
+
+
+def await_state() -> None:
+    """Stand for the wait for a state from the storage process, in place of the call of a change: no batch begins."""

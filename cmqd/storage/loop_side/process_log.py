@@ -342,6 +342,7 @@ class StorageProcessLog:
     def _on_control(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
         match head:
             case ipc.StateChanged(state):
+                self._commits.measured()
                 self.on_state(state)
             case ipc.SwitchWanted(number, by_loop):
                 self._way.switch(number, by_loop=by_loop)

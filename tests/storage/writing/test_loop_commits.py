@@ -14,9 +14,10 @@ from threading import Event
 import pytest
 
 from cmqd.log.log_errors import LogFailed
-from cmqd.log.values import Durability
+from cmqd.log.values import Durability, LogState
 from cmqd.storage import ipc
 from cmqd.storage.folder.data_folder import holder_of
+from cmqd.storage.loop_side import group_commit
 from cmqd.storage.loop_side.loop_commits import LoopCommits
 from cmqd.storage.loop_side.loop_connection import LoopConnection
 from cmqd.storage.loop_side.process_log import StorageProcessLog
@@ -409,6 +410,40 @@ async def test_without_its_storage_process_the_loop_process_keeps_the_folder(fol
     assert again.report is not None
     assert not again.report.numbers_jump
     assert [lsn for lsn, _, _ in again.rows] == list(range(1, stored + 2))
+
+
+async def test_commits_wait_for_a_storage_process_that_stands_still(
+    start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment would grow without an end, and the disk would be measured by no one."""
+    monkeypatch.setattr(group_commit, "TOLD_BYTES", group_commit.COMMIT_BYTES)
+    monkeypatch.setattr(group_commit, "UNMEASURED_BYTES", 10 * group_commit.COMMIT_BYTES)
+    broker = await start()
+    await broker.by_loop()
+    space = broker.process.service.log.space
+    states: list[LogState] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(space, "_on_state", states.append)
+        # States of before may still be on their way.
+        await broker.log.active_segment()
+        while broker.log.durable_lsn == broker.log.last_lsn:
+            broker.rig.send(1, broker.stored, 1)
+            broker.stored += 1
+            broker.log.flush()
+            await eventually(lambda: not broker.log._commits._batches)  # pyright: ignore[reportPrivateUsage]
+        waiting = broker.log.last_lsn
+        broker.log.flush()
+        await broker.log.active_segment()
+        assert broker.log.durable_lsn < waiting
+
+    space.damaged_rows += 1
+    space.measure()
+    await broker.rig.commit()
+
+    assert broker.log.durable_lsn == waiting
+    assert is_by_loop(broker.log)
+    await broker.log.close()
+    assert rows_of(folder) == list(range(1, broker.stored + 1))
 
 
 async def test_an_end_while_a_switch_is_asked_for_loses_nothing(start: Start, folder: Path, hang: Hold) -> None:
