@@ -57,6 +57,7 @@ REDUNDANCY = (
     "tests/engine/test_mixed_faults.py",
     "tests/engine/test_postgresql_hazards.py",
     "tests/engine/test_backlog_over_servers.py",
+    "tests/bench/test_redundancy.py",
 )
 """Files with more rounds or further tests here; ``make test`` runs the other files of PostgreSQL in full."""
 POWER_FAILURES = 24
@@ -598,7 +599,7 @@ def run_redundancy() -> None:
         sys.executable,
         *("-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"),
         *files,
-        environment={"CMQD_ALL_HAZARDS": "1", "CMQD_FAULT_ROUNDS": str(FAULT_ROUNDS)},
+        environment={"CMQD_ALL_HAZARDS": "1", "CMQD_FAULT_ROUNDS": str(FAULT_ROUNDS), "TEST_LONG_BENCHES": "1"},
     )
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import grimp
 import pytest
 
+from support.cases import each_case
+
 ROOT = Path(__file__).parents[1]
 
 # Packages with separate modules in the graph; of further packages only the top name is seen.
@@ -172,7 +174,7 @@ def test_no_file_names_a_path_of_this_machine():
     assert not findings, "\n".join(findings)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
+@each_case("path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda path: path.name)
 def test_lock_pins_by_hash_and_names_no_host(path: Path):
     lock = path.read_text(encoding="utf-8")
     requirements = re.split(r"^(?=[a-z0-9])", lock, flags=re.MULTILINE)[1:]

@@ -9,6 +9,7 @@ from cmqd_bench.commands.command_line import build_parser
 from cmqd_bench.commands.plans import Redundancy, Takeover
 from cmqd_bench.redundancy import costs
 from cmqd_bench.redundancy.callers import Call, Callers
+from support.bench.long_benches import long_bench
 
 
 def test_the_commands_are_understood() -> None:
@@ -26,6 +27,7 @@ def test_figures_count_from_the_fault() -> None:
     assert (callers.errors_since(6.0), callers.errors_since(7.5)) == (1, 0)
 
 
+@long_bench
 @pytest.mark.system
 @pytest.mark.postgresql
 def test_every_kind_of_broker_is_measured(capsys: pytest.CaptureFixture[str]) -> None:

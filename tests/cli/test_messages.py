@@ -8,6 +8,7 @@ from cmq_cli.exitcodes import ExitCode
 from cmq_cli.streams import batches
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
+from support.cases import each_case
 from support.client.cmq_runs import Cmq, ThreadedServer
 
 
@@ -67,7 +68,7 @@ def test_batches_keep_to_the_servers_limits() -> None:
     assert batches([], len) == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         ("send", "orders"),

@@ -9,6 +9,7 @@ import pytest
 from cmq_cli.exitcodes import ExitCode
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
+from support.cases import each_case
 from support.client.cmq_runs import Cmq, ThreadedServer
 from support.eventually import eventually
 
@@ -463,7 +464,7 @@ def test_a_stream_that_fails_tells_the_numbers_of_the_request_if_asked(cmq_at: C
     assert {"request_id", "connection_id"} <= ran.json_error.keys()
 
 
-@pytest.mark.parametrize(
+@each_case(
     "arguments",
     [
         ("publish", "shop"),

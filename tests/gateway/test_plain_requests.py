@@ -2,6 +2,8 @@
 
 import pytest
 
+from support.cases import each_case
+
 pytest.importorskip("httptools")
 from cmqd_gateway.http.plain_requests import MAX_HEAD_BYTES, PlainRequestReader
 
@@ -66,7 +68,7 @@ NOT_PLAIN = {
 }
 
 
-@pytest.mark.parametrize("data", PLAIN.values(), ids=PLAIN)
+@each_case("data", PLAIN.values(), ids=PLAIN)
 def test_a_plain_request_is_read(data: bytes):
     request = PlainRequestReader().read(data)
 
@@ -75,13 +77,13 @@ def test_a_plain_request_is_read(data: bytes):
     assert len(request.body) + request.missing == int(request.headers.get(b"content-length", b"0"))
 
 
-@pytest.mark.parametrize("data", NOT_PLAIN.values(), ids=NOT_PLAIN)
+@each_case("data", NOT_PLAIN.values(), ids=NOT_PLAIN)
 def test_other_bytes_are_left_to_aiohttp(data: bytes):
     assert PlainRequestReader().read(data) is None
 
 
-@pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("data", [*PLAIN.values(), *NOT_PLAIN.values()], ids=[*PLAIN, *NOT_PLAIN])
+@each_case("times", [1, 2])
+@each_case("data", [*PLAIN.values(), *NOT_PLAIN.values()], ids=[*PLAIN, *NOT_PLAIN])
 def test_a_request_is_read_alike_after_other_bytes(data: bytes, times: int):
     reader = PlainRequestReader()
     for _ in range(times):

@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 from cmqd_segment.records import QueueCreated
 from cmqd_types.attributes import QUEUE, SUBSCRIPTION, TOPIC, QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.declared import Attribute
+from support.cases import each_case
 from support.core.builders import ACCOUNT, START_MS, Rig
 
 STORED: list[tuple[type[msgspec.Struct], dict[str, Any]]] = [
@@ -102,9 +103,7 @@ def test_a_changed_default_of_topics_and_subscriptions_leaves_the_stored_ones_as
         assert topics.find_subscription(ACCOUNT, name, earlier.name).attributes == earlier.attributes
 
 
-@pytest.mark.parametrize(
-    "attribute", [*QUEUE.values(), *TOPIC.values(), *SUBSCRIPTION.values()], ids=lambda it: it.name
-)
+@each_case("attribute", [*QUEUE.values(), *TOPIC.values(), *SUBSCRIPTION.values()], ids=lambda it: it.name)
 def test_a_declaration_makes_sense(attribute: Attribute):
     assert attribute.label
     assert attribute.help

@@ -19,6 +19,7 @@ from cmqd_gateway.cmq.tcp import commands
 from cmqd_gateway.cmq.tcp.commands import COMMANDS, Envelope, read_values
 from cmqd_gateway.cmq.tcp.dispatch import ROWS
 from cmqd_gateway.process.gateway_settings import Settings
+from support.cases import each_case
 
 HANDLES: Final = frozenset({"DeleteMessage", "BatchDeleteMessage"})
 """Operations with receipt handles, which are numbers over TCP. The tests of the frames have their ranges."""
@@ -161,7 +162,7 @@ def test_each_operation_has_a_door() -> None:
     assert all(name == operation.name for name, operation in OPERATIONS.items())
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("door", "operation"),
     [
         (door, operation)

@@ -101,7 +101,7 @@ def test_a_missing_file_and_one_that_is_not_toml_are_refused(tmp_path: Path) -> 
         load(file=tmp_path / "bad.toml", environment={})
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("name", "text", "value"),
     [
         ("heartbeat_ms", "30s", 30_000),
