@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from cmqd_gateway.callers.new_ids import NewIdRate
+from cmqd_gateway.callers.new_ids import NEW_IDS_PER_SECOND, NewIdRate
 
 CONFIRMED_SECONDS = 1.0
 """Time for which an answer of the broker is used."""
@@ -76,7 +76,12 @@ class _Known(msgspec.Struct):
 class KeySecrets:
     """The secrets in use; see the module."""
 
-    def __init__(self, source: KeySource, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        source: KeySource,
+        now: Callable[[], float] = time.monotonic,
+        new_ids_per_second: int = NEW_IDS_PER_SECOND,
+    ) -> None:
         self._source = source
         self._now = now
         self._known: OrderedDict[str, _Known] = OrderedDict()
@@ -87,7 +92,7 @@ class KeySecrets:
         self._unknown: OrderedDict[str, float] = OrderedDict()
         """Unknown ids with the time of the answer, the oldest first."""
         self._questions: dict[str, asyncio.Task[KeySecret | None]] = {}
-        self._new_ids = NewIdRate(now)
+        self._new_ids = NewIdRate(now, new_ids_per_second)
 
     def __len__(self) -> int:
         """Return the number of secrets in memory."""

@@ -25,12 +25,13 @@ _NETWORK_BITS: Final = 64
 
 
 class NewIdRate:
-    """The rate of new ids; see the module. Keeps at most ``NEW_IDS_PER_SECOND`` addresses."""
+    """The rate of new ids; see the module. Keeps at most ``per_second`` addresses."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic, per_second: int = NEW_IDS_PER_SECOND) -> None:
         self._now = now
+        self._per_second = per_second
         self._period_began = now()
-        self._left = NEW_IDS_PER_SECOND
+        self._left = per_second
         self._taken: dict[str, int] = {}
         """By address: the new ids of this period. An address enters only with a question, which bounds the table."""
 
@@ -43,7 +44,7 @@ class NewIdRate:
         now = self._now()
         if now - self._period_began >= _PERIOD_SECONDS:
             self._period_began = now
-            self._left = NEW_IDS_PER_SECOND
+            self._left = self._per_second
             self._taken.clear()
         if not self._left:
             return False

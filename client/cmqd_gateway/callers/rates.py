@@ -3,9 +3,17 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 _MAX_KEYS: Final = 10_000
+
+
+class Rates(Protocol):
+    """The rates of all keys."""
+
+    def take(self, secret_id: str) -> bool:
+        """Count a request; False if the key is over its rate."""
+        ...
 
 
 class KeyRates:
@@ -23,9 +31,14 @@ class KeyRates:
             return True
         now = self._now()
         tokens, counted_at = self._buckets.pop(secret_id, (self._rate, now))
-        tokens = min(self._rate, tokens + (now - counted_at) * self._rate)
-        is_allowed = tokens >= 1
-        self._buckets[secret_id] = (tokens - 1 if is_allowed else tokens, now)
+        tokens, is_allowed = taken(tokens, (now - counted_at) * self._rate, self._rate)
+        self._buckets[secret_id] = (tokens, now)
         if len(self._buckets) > _MAX_KEYS:
             self._buckets.popitem(last=False)
         return is_allowed
+
+
+def taken(tokens: float, refill: float, size: float) -> tuple[float, bool]:
+    """Return the tokens of a bucket after a refill and a request, and whether the request is within the rate."""
+    tokens = min(size, tokens + refill)
+    return (tokens - 1, True) if tokens >= 1 else (tokens, False)

@@ -28,6 +28,8 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 from aiohttp import StreamReader, web
 
+from cmqd_gateway.http.amounts import Amount
+
 CHECK_SECONDS: Final = 1.0
 MAX_HEAD_BYTES: Final = 65_536
 """Largest head of a request, all its fields together."""
@@ -141,9 +143,7 @@ class ConnectionGuard(asyncio.Protocol):
         # Not checked by isinstance: the transports of uvloop are no subclasses.
         self.transport = cast("asyncio.Transport", transport)
         self.write = self.transport.write
-        if self._has_seat:
-            self._guards.release()
-        if not self._guards.add(self):
+        if not self._guards.add(self, has_seat=self._has_seat):
             self._is_closed = True
             self.transport.abort()
             return
@@ -296,6 +296,8 @@ class ConnectionGuards:
         slow_seconds: float,
         now: Callable[[], float] = time.monotonic,
         idle_seconds: float = inf,
+        connections: Amount | None = None,
+        heads: Amount | None = None,
     ) -> None:
         """Make the guards.
 
@@ -304,7 +306,11 @@ class ConnectionGuards:
             slow_seconds: time for a head, and for a client that does not read.
             now: the clock, in seconds.
             idle_seconds: time between two requests.
+            connections: open connections, those of other protocols and seats included.
+            heads: bytes of unfinished heads.
         """
+        self._connections = connections or Amount()
+        self._heads = heads or Amount()
         self._idle_seconds = idle_seconds
         self._max_connections = max_connections
         self._slow_seconds = slow_seconds
@@ -315,8 +321,6 @@ class ConnectionGuards:
         self.closed_as_slow: int = 0
         self.closed_for_memory: int = 0
         """Connections that were closed because of the memory of unfinished heads."""
-        self.head_bytes: int = 0
-        """Bytes of unfinished heads, all connections together."""
         self.arriving: int = 0
         """Seats of sockets in the TLS handshake: they count among the connections."""
         self.other_connections: int = 0
@@ -326,9 +330,14 @@ class ConnectionGuards:
         """Return the number of open connections."""
         return len(self._guards)
 
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of unfinished heads, all connections together."""
+        return self._heads.held
+
     def reserve(self) -> bool:
         """Take a seat for a socket before its TLS handshake; False if there are too many connections."""
-        if not self._has_room():
+        if not self._take_seat():
             return False
         self.arriving += 1
         return True
@@ -336,10 +345,11 @@ class ConnectionGuards:
     def release(self) -> None:
         """Give a seat back: the handshake ended."""
         self.arriving -= 1
+        self._connections.add(-1)
 
     def add_other(self) -> bool:
         """Count a connection of another protocol; False if there are too many."""
-        if not self._has_room():
+        if not self._take_seat():
             return False
         self.other_connections += 1
         return True
@@ -347,10 +357,13 @@ class ConnectionGuards:
     def remove_other(self) -> None:
         """Stop counting a connection of :meth:`add_other`."""
         self.other_connections -= 1
+        self._connections.add(-1)
 
-    def add(self, guard: ConnectionGuard) -> bool:
-        """Register a connection; False if there are too many."""
-        if not self._has_room():
+    def add(self, guard: ConnectionGuard, *, has_seat: bool) -> bool:
+        """Register a connection, in place of its seat if it has one; False if there are too many."""
+        if has_seat:
+            self.arriving -= 1
+        elif not self._take_seat():
             return False
         assert guard.transport is not None
         self._guards[guard.transport] = guard
@@ -360,16 +373,20 @@ class ConnectionGuards:
         """Forget a connection that is closed; False if it was refused."""
         assert guard.transport is not None
         self._set_head(guard, 0)
-        return self._guards.pop(guard.transport, None) is not None
+        if self._guards.pop(guard.transport, None) is None:
+            return False
+        self._connections.add(-1)
+        return True
 
     def count_head(self, guard: ConnectionGuard, size: int) -> bool:
         """Count bytes that are no part of a known body; False if the connection was closed for them."""
-        if guard.head_bytes > _SMALL_HEAD and self.head_bytes + size > HEADS_MEMORY_BYTES:
+        if guard.head_bytes <= _SMALL_HEAD:
+            self._heads.add(size)
+        elif not self._heads.take(size, HEADS_MEMORY_BYTES):
             self.closed_for_memory += 1
             assert guard.transport is not None
             guard.transport.abort()
             return False
-        self.head_bytes += size
         guard.head_bytes += size
         if guard.head_since is None:
             guard.head_since = self.now()
@@ -448,8 +465,8 @@ class ConnectionGuards:
             for task in late:
                 task.cancel()
 
-    def _has_room(self) -> bool:
-        if len(self._guards) + self.arriving + self.other_connections >= self._max_connections:
+    def _take_seat(self) -> bool:
+        if not self._connections.take(1, self._max_connections):
             self.refused += 1
             return False
         return True
@@ -459,7 +476,7 @@ class ConnectionGuards:
         return None if transport is None else self._guards.get(transport)
 
     def _set_head(self, guard: ConnectionGuard, size: int) -> None:
-        self.head_bytes += size - guard.head_bytes
+        self._heads.add(size - guard.head_bytes)
         guard.head_bytes = size
         guard.head_since = self.now() if size else None
 

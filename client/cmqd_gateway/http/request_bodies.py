@@ -12,6 +12,8 @@ from typing import Final
 
 from aiohttp import web
 
+from cmqd_gateway.http.amounts import Amount
+
 TINY_BODY: Final = 4_096
 """Bodies up to here do not count and are never refused: 80 MiB for 20,000 connections. Receives, deletes and most sends
 pass also while strangers fill the budget with slow bodies."""
@@ -42,19 +44,24 @@ class BodyRefused(Exception):
 class RequestBodies:
     """Reads bodies; see the module."""
 
-    def __init__(self, max_bytes: int, memory_bytes: int, seconds: float) -> None:
+    def __init__(self, max_bytes: int, memory_bytes: int, seconds: float, memory: Amount | None = None) -> None:
         """Make a reader.
 
         Args:
             max_bytes: largest body.
             memory_bytes: bytes of the bodies of all requests in progress.
             seconds: time for a body.
+            memory: bytes of the bodies of all requests in progress.
         """
         self._max_bytes = max_bytes
         self._memory_bytes = memory_bytes
         self._seconds = seconds
-        self.bytes_in_use: int = 0
+        self._memory = memory or Amount()
+
+    @property
+    def bytes_in_use(self) -> int:
         """Bytes of the bodies of all requests in progress."""
+        return self._memory.held
 
     async def read(self, request: web.BaseRequest) -> bytes:
         """Return the body of a request; empty if it has none. The bytes count until :meth:`release`.
@@ -101,9 +108,10 @@ class RequestBodies:
         """
         counted = size if size > TINY_BODY else 0
         room = self._memory_bytes if size <= SMALL_BODY else large_bodies(self._memory_bytes)
-        if counted and self.bytes_in_use + counted - held > room:
+        if counted <= held:
+            self._memory.add(counted - held)
+        elif not self._memory.take(counted - held, room):
             raise BodyRefused("the gateway has too many large requests in progress; try again", can_be_repeated=True)
-        self.bytes_in_use += counted - held
         return counted
 
     def _count(self, request: web.BaseRequest, size: int) -> None:
