@@ -142,6 +142,13 @@ class Settings:
         "address and port of an HTTP gateway that the broker runs as a child process, HTTPS if TLS is on; none: no "
         "gateway. Needs the extra gateway",
     )
+    http_processes: int = _setting(
+        1,
+        "network",
+        "processes of the gateway of http, with limits and a memory of repeats in common; more than 1 need Linux",
+        low=1,
+        high=64,
+    )
     cmq_tcp: str = _setting(
         "",
         "network",
@@ -656,6 +663,8 @@ def _check_together(settings: Settings) -> None:
             raise refuse("http", str(error)) from error
     elif settings.http_config is not None:
         raise refuse("http_config", "only together with http")
+    elif settings.http_processes > 1:
+        raise refuse("http_processes", "only together with http")
     if settings.cmq_tcp:
         if not settings.http:
             raise refuse("cmq_tcp", "only together with http")

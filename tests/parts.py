@@ -238,6 +238,35 @@ def run_costs() -> None:
     )
 
 
+GATEWAY = (
+    "tests/gateway/processes",
+    *(
+        f"tests/gateway/{name}.py"
+        for name in (
+            *("test_abuse", "test_request_memory", "test_tls_port", "test_wrong_keys", "rest/test_direct"),
+            *("cmq/test_repeats", "console/test_sessions", "console/test_events", "monitoring/test_routes"),
+        )
+    ),
+)
+"""Tests of abuse, limits and memories, which hold for several gateway processes too."""
+
+
+def run_gateway_processes() -> None:
+    # A single process has two threads for hashes, of which each of two processes has one.
+    alone = "not wait_for_a_thread"
+    run_pytest(
+        sys.executable,
+        "-n",
+        "2",
+        "--dist",
+        "loadfile",
+        *GATEWAY,
+        "-k",
+        alone,
+        environment={"CMQD_GATEWAY_PROCESSES": "2"},
+    )
+
+
 def run_fuzz() -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"CMQD_FUZZ_SEED={seed}", flush=True)
@@ -619,6 +648,7 @@ PARTS = (
     Part("failing-calls", lacks_failing_calls, install_nothing, run_failing_calls),
     Part("models", lacks_nothing, install_nothing, run_models),
     Part("fuzz", lacks_nothing, install_nothing, run_fuzz),
+    Part("gateway-processes", lacks_nothing, install_nothing, run_gateway_processes),
     Part("costs", lacks_nothing, install_nothing, run_costs),
     Part("long-benches", lacks_nothing, install_nothing, run_long_benches),
     Part("lowest-versions", lacks_nothing, install_lowest, run_lowest),

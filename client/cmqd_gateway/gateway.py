@@ -11,7 +11,9 @@ from aiohttp import web
 
 from cmqd_gateway.broker.broker_connections import BrokerConnections, MakeClient, TooManyKeysInUse
 from cmqd_gateway.callers.key_secrets import KeySecret, KeySecrets, KeySource
-from cmqd_gateway.callers.rates import KeyRates
+from cmqd_gateway.callers.new_ids import NEW_IDS_PER_SECOND
+from cmqd_gateway.callers.rates import KeyRates, Rates
+from cmqd_gateway.cmq.api2.repeats import DeleteAnswers, Deletes
 from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
 from cmqd_gateway.console.sampler import Sampler
 from cmqd_gateway.console.sessions import Sessions
@@ -19,15 +21,17 @@ from cmqd_gateway.console.streams import Streams
 from cmqd_gateway.http.connection_guard import ConnectionGuards
 from cmqd_gateway.http.hand_over import HandOver, TakeBack
 from cmqd_gateway.http.request_bodies import RequestBodies
-from cmqd_gateway.http.turns import HashThreads
+from cmqd_gateway.http.turns import MAX_HASHES, HashThreads
 from cmqd_gateway.monitoring.collector import exposition
 from cmqd_gateway.monitoring.metrics_readings import FigureCache
 from cmqd_gateway.monitoring.readiness import Readiness
 from cmqd_gateway.process.gateway_logger import SparseWarning
-from cmqd_gateway.process.gateway_settings import Settings
+from cmqd_gateway.process.gateway_settings import Settings, split_address
 
 if TYPE_CHECKING:
     from cmqd_gateway.cmq.tcp.connections import Connections
+    from cmqd_gateway.processes.further_processes import FurtherProcesses
+    from cmqd_gateway.processes.share import Share
 
 HANDLERS_SECONDS: Final = 1.0
 """Time for cancelled handlers to end: far more than the few turns of the loop that they take."""
@@ -47,6 +51,7 @@ class Gateway:
         make_client: MakeClient,
         now: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        share: "Share | None" = None,
     ) -> None:
         """Make the parts.
 
@@ -56,30 +61,40 @@ class Gateway:
             make_client: makes the native client of a key.
             now: the clock of all parts, in seconds.
             wall_clock: the time of day, in seconds since 1970.
+            share: the share of this process in the state of several; None = a gateway of a single process.
         """
+        part_of: Callable[[int], int] = int if share is None else share.part_of
+        connections, heads, bodies = (None,) * 3 if share is None else (share.connections, share.heads, share.bodies)
+        self.share: Share | None = share
+        """The share of this process in the state of several; None = a gateway of a single process."""
         self.now: Callable[[], float] = now
         """The clock."""
         self.wall_clock: Callable[[], float] = wall_clock
         """The time of day, for the time stamps of requests."""
         self.settings: Settings = settings
-        self.secrets: KeySecrets = KeySecrets(source, now)
+        self.secrets: KeySecrets = KeySecrets(source, now, part_of(NEW_IDS_PER_SECOND))
         """Secrets of keys; forget a key here when the broker reports a change."""
         self.sessions: Sessions = Sessions(self.secrets, wall_clock)
         """Sessions of browsers."""
         self.connections: BrokerConnections = BrokerConnections(
-            make_client, settings.gateway_connections, settings.key_idle_seconds, now
+            make_client, part_of(settings.gateway_connections), settings.key_idle_seconds, now
         )
         """Clients of keys."""
         self.bodies: RequestBodies = RequestBodies(
-            settings.max_request_bytes, settings.body_memory_bytes, settings.slow_client_seconds
+            settings.max_request_bytes, settings.body_memory_bytes, settings.slow_client_seconds, bodies
         )
         """Reads the bodies of requests."""
-        self.hashes: HashThreads = HashThreads()
+        self.hashes: HashThreads = HashThreads(part_of(MAX_HASHES))
         """Threads for the signatures of large requests."""
-        self.rates: KeyRates = KeyRates(settings.max_requests_per_second_per_key, now)
+        self.rates: Rates = KeyRates(settings.max_requests_per_second_per_key, now) if share is None else share.rates
         """Rates of keys."""
         self.guards: ConnectionGuards = ConnectionGuards(
-            settings.max_connections, settings.slow_client_seconds, now, settings.keep_alive_seconds
+            settings.max_connections,
+            settings.slow_client_seconds,
+            now,
+            settings.keep_alive_seconds,
+            connections,
+            heads,
         )
         """The HTTP connections."""
         self.figures: FigureCache = FigureCache(settings.metrics_top, settings.metrics_cache_seconds, exposition, now)
@@ -98,10 +113,14 @@ class Gateway:
         """Refusals of wrong keys that wait now."""
         self.ignored_keys: IgnoredKeys = IgnoredKeys(now)
         """Binding and routing keys that CMQ's doors ignored."""
+        self.deletes: Deletes = DeleteAnswers(now)
+        """The remembered deletes of CMQ's API 2.0."""
         self.api3_answers: Counter[tuple[str, str]] = Counter()
         """Answers of API 3.0 by action and error code."""
         self.cmq_tcp: Connections | None = None
         """The connections of CMQ's TCP protocol; None = the gateway does not serve it."""
+        self.further: FurtherProcesses | None = None
+        """The further processes, for the first of several."""
         self._not_given_back = SparseWarning("messages_not_given_back", now)
         self._undoing: set[asyncio.Task[object]] = set()
         self._hand_overs: set[HandOver] = set()
@@ -167,6 +186,20 @@ class Gateway:
         transport = request.transport
         name = None if transport is None else transport.get_extra_info("sockname")
         return int(name[1]) if name else 0
+
+    @property
+    def shares_ports(self) -> bool:
+        """True if other processes listen at the ports of this gateway, or hold them."""
+        return self.settings.reuse_port or self.share is not None
+
+    @property
+    def cmq_tcp_port(self) -> int | None:
+        """Port of CMQ's TCP protocol; None = not served."""
+        if self.cmq_tcp is not None:
+            return self.cmq_tcp.address[1]
+        # The first process of several serves the protocol for all.
+        address = self.settings.listen_cmq_tcp
+        return split_address("listen_cmq_tcp", address)[1] if address else None
 
     def hand_over(self) -> HandOver:
         """Return the context of a request that may receive messages: see :mod:`cmqd_gateway.http.hand_over`."""

@@ -10,13 +10,14 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from cmqd_gateway.cmq import root
 from cmqd_gateway.console import events as console_events
@@ -29,6 +30,9 @@ from cmqd_gateway.process.gateway_logger import get_logger
 from cmqd_gateway.process.gateway_settings import split_address
 from cmqd_gateway.rest import routes as rest_routes
 from cmqd_sockets.tls import tls_context
+
+if TYPE_CHECKING:
+    from cmqd_gateway.processes.first_process import FirstProcess
 
 DRAIN_SECONDS: Final = 5.0
 """Time for requests in progress at the end."""
@@ -59,6 +63,8 @@ class GatewayServer:
         """Host and port of the listener for metrics alone, if the gateway has this listener."""
         self._runners: list[web.AppRunner] = []
         self._checker: asyncio.Task[None] | None = None
+        self._first: FirstProcess | None = None
+        """The first of several processes, for a further one."""
 
     async def start(self) -> None:
         """Listen.
@@ -69,7 +75,7 @@ class GatewayServer:
         settings = self.gateway.settings
         self.door = door = _door(self.gateway)
         try:
-            runner = await self._run(_api_routes(self.gateway))
+            runner = await self._run(_api_routes(self.gateway), await self._join())
             if settings.listen:
                 self.addresses.append(await self._listen(runner, door, "listen", settings.listen, None))
             if settings.listen_https:
@@ -77,20 +83,21 @@ class GatewayServer:
                 assert settings.tls_key is not None
                 tls = tls_context(settings.tls_certificate, settings.tls_key)
                 self.addresses.append(await self._listen(runner, door, "listen_https", settings.listen_https, tls))
-            if settings.listen_cmq_tcp:
+            if settings.listen_cmq_tcp and self._is_first:
                 # Imported here: a gateway without this protocol does not load the protocol.
                 from cmqd_gateway.cmq.tcp.connections import Connections
 
                 self.gateway.cmq_tcp = Connections(self.gateway)
                 await self.gateway.cmq_tcp.listen(*split_address("listen_cmq_tcp", settings.listen_cmq_tcp))
-            if settings.metrics_listen:
+            if settings.metrics_listen and self._is_first:
                 runner = await self._run(monitoring_routes.routes(self.gateway, with_metrics=True))
                 self.metrics_address = await self._listen(runner, None, "metrics_listen", settings.metrics_listen, None)
         except BaseException:
             await self.close()
             raise
         self._checker = asyncio.create_task(self._check())
-        self.gateway.sampler.start()
+        if self._is_first:
+            self.gateway.sampler.start()
 
     async def reload_tls(self, certificate: Path, key: Path) -> bool:
         """Use these files for all later handshakes; return False if the files cannot be used, or without HTTPS.
@@ -121,6 +128,8 @@ class GatewayServer:
         # The long polls first: they would hold their connections for 30 s. Other requests have the whole time for the
         # answer of the broker and for the write of theirs.
         await self.gateway.end_polls()
+        if self._first is not None:
+            self._first.forwarding.end_streams()
         if self.gateway.cmq_tcp is not None:
             await self.gateway.cmq_tcp.close(DRAIN_SECONDS)
         began = asyncio.get_running_loop().time()
@@ -134,6 +143,10 @@ class GatewayServer:
                 # aiohttp waits twice for so long: for the handler, and then for the end of its task.
                 await runner.server.shutdown(left / 2)
             await runner.cleanup()
+        if self._first is not None:
+            await self._first.close()
+        if self.gateway.further is not None:
+            self.gateway.further.close()
         # Last: messages of answers that were not written go back to their queues over these connections.
         await self.gateway.close()
 
@@ -148,10 +161,40 @@ class GatewayServer:
 
     # ------------------------------------------------------------------ inside
 
-    async def _run(self, routes: Iterable[web.AbstractRouteDef]) -> web.AppRunner:
+    @property
+    def _is_first(self) -> bool:
+        """True for the first of several processes, and for a gateway of a single process."""
+        return self.gateway.share is None or self.gateway.share.is_first
+
+    async def _join(self) -> Sequence[Middleware]:
+        """Open the ways to the other processes, if there are any; return the middlewares of this process."""
+        share = self.gateway.share
+        if share is None:
+            return ()
+        # Imported here: a gateway of a single process does not load the ways.
+        if share.is_first:
+            from cmqd_gateway.processes.forwarding import remove_socket, with_origin
+            from cmqd_gateway.processes.further_processes import FurtherProcesses
+
+            self.gateway.further = FurtherProcesses(self.gateway, share)
+            remove_socket(share.forwarded_to)
+            forwarded = await self._run(_api_routes(self.gateway), outer=[with_origin])
+            await web.UnixSite(forwarded, share.forwarded_to).start()
+            return ()
+        from cmqd_gateway.processes.first_process import FirstProcess
+
+        first = self._first = FirstProcess(self.gateway, share)
+        return [first.forwarding.handle]
+
+    async def _run(
+        self,
+        routes: Iterable[web.AbstractRouteDef],
+        inner: Sequence[Middleware] = (),
+        outer: Sequence[Middleware] = (),
+    ) -> web.AppRunner:
         settings = self.gateway.settings
         runner = web.AppRunner(
-            _application(self.gateway, routes),
+            _application(self.gateway, routes, inner, outer),
             handle_signals=False,
             handler_cancellation=True,
             access_log=None,
@@ -191,7 +234,7 @@ class GatewayServer:
             host,
             port,
             backlog=BACKLOG,
-            reuse_port=True if self.gateway.settings.reuse_port else None,
+            reuse_port=gateway.shares_ports or None,
         )
         self._servers.append(server)
         bound = server.sockets[0].getsockname()
@@ -208,6 +251,8 @@ class GatewayServer:
             if self.door is not None:
                 self.door.drop_unconfirmed()
             self.gateway.figures.drop_old()
+            if self._first is not None:
+                self._first.tell_figures()
 
 
 def _door(gateway: Gateway) -> DirectDoor | None:
@@ -228,7 +273,9 @@ def _api_routes(gateway: Gateway) -> Iterable[web.AbstractRouteDef]:
     yield from monitoring_routes.routes(gateway, with_metrics=not gateway.settings.metrics_listen)
 
 
-def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> web.Application:
+def _application(
+    gateway: Gateway, routes: Iterable[web.AbstractRouteDef], inner: Sequence[Middleware], outer: Sequence[Middleware]
+) -> web.Application:
     @web.middleware
     async def in_request(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -257,7 +304,9 @@ def _application(gateway: Gateway, routes: Iterable[web.AbstractRouteDef]) -> we
             gateway.guards.answered(request)
         return response
 
-    application = web.Application(middlewares=[in_request], client_max_size=gateway.settings.max_request_bytes)
+    application = web.Application(
+        middlewares=[*outer, in_request, *inner], client_max_size=gateway.settings.max_request_bytes
+    )
     application.add_routes(routes)
     return application
 
@@ -277,13 +326,14 @@ def ready_facts(server: GatewayServer) -> dict[str, Any]:
     """Return the content of the ready file."""
     host, port = server.addresses[0]
     cmq_tcp = server.gateway.cmq_tcp
+    is_single = server.gateway.share is None
     return {
         "host": host,
         "port": port,
         "addresses": [_printed(*address) for address in server.addresses],
         "cmq_tcp_address": None if cmq_tcp is None else _printed(*cmq_tcp.address),
         "metrics_address": None if server.metrics_address is None else _printed(*server.metrics_address),
-        "pid": os.getpid(),
+        "pid": os.getpid() if is_single else os.getppid(),
     }
 
 

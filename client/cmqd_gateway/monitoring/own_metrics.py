@@ -20,27 +20,51 @@ OTHER: Final = "other"
 """Label of commands that CMQ's TCP protocol does not have."""
 
 
-def own_metrics(gateway: Gateway) -> Iterator[Metric]:
-    """Yield the metrics of a gateway."""
-    yield GaugeMetricFamily("cmqd_gateway_http_connections", "HTTP connections.", value=len(gateway.guards))
-    yield GaugeMetricFamily(
-        "cmqd_gateway_keys", "Keys with a connection to the broker.", value=gateway.connections.keys
-    )
+def gauges_of(gateway: Gateway) -> dict[str, int]:
+    """Return the gauges of this process that several processes add up."""
     polling, checking = gateway.connections.for_polls, gateway.connections.for_checks
-    uses = {"polls": polling, "checks": checking, "requests": len(gateway.connections) - polling - checking}
+    return {
+        "http_connections": len(gateway.guards),
+        "keys": gateway.connections.keys,
+        "polls": polling,
+        "checks": checking,
+        "requests": len(gateway.connections) - polling - checking,
+    }
+
+
+def counters_of(gateway: Gateway) -> Counter[tuple[str, tuple[str, ...]]]:
+    """Return the counters of this process that several processes add up, by name and labels."""
+    counters: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    counters.update({("keys_ignored", (door,)): count for door, count in gateway.ignored_keys.counts.items()})
+    counters.update({("api3_requests", kind): count for kind, count in gateway.api3_answers.items()})
+    return counters
+
+
+def own_metrics(gateway: Gateway) -> Iterator[Metric]:
+    """Yield the metrics of a gateway, with those of the further processes."""
+    gauges, counters = Counter(gauges_of(gateway)), counters_of(gateway)
+    if gateway.further is not None:
+        gauges.update(gateway.further.gauges)
+        counters.update(gateway.further.counters)
+    http_connections = gauges["http_connections"]
+    yield GaugeMetricFamily("cmqd_gateway_http_connections", "HTTP connections.", value=http_connections)
+    yield GaugeMetricFamily("cmqd_gateway_keys", "Keys with a connection to the broker.", value=gauges["keys"])
+    uses = {use: gauges[use] for use in ("polls", "checks", "requests")}
     yield _gauge("broker_connections", "Connections to the broker: long polls, checks, requests.", "use", uses)
-    yield _counter(
-        "keys_ignored",
-        "Requests whose binding or routing key was ignored, because the topic filters by tags.",
-        ("door",),
-        {(door,): count for door, count in gateway.ignored_keys.counts.items()},
-    )
-    yield _counter(
-        "api3_requests",
-        "Requests of API 3.0 by action and error code; the code of a success is OK.",
-        ("action", "code"),
-        gateway.api3_answers,
-    )
+    for name, text, labels in (
+        (
+            "keys_ignored",
+            "Requests whose binding or routing key was ignored, because the topic filters by tags.",
+            ("door",),
+        ),
+        (
+            "api3_requests",
+            "Requests of API 3.0 by action and error code; the code of a success is OK.",
+            ("action", "code"),
+        ),
+    ):
+        values = {of: count for (counter, of), count in counters.items() if counter == name}
+        yield _counter(name, text, labels, values)
     if gateway.cmq_tcp is not None:
         yield from _of_tcp(gateway.cmq_tcp)
 

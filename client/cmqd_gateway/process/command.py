@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import uvloop
@@ -41,6 +41,9 @@ from cmqd_logs.levels import LogFormat
 from cmqd_logs.lines import configure_logs
 from cmqd_sockets.listening import raise_descriptor_limit
 from cmqd_sockets.tls import tls_context
+
+if TYPE_CHECKING:
+    from cmqd_gateway.processes.share import Share
 
 USAGE: Final = 2
 CANNOT_OPEN: Final = 3
@@ -106,6 +109,18 @@ def serve(
     raise_descriptor_limit()
     configure_logs(as_json=settings.log_format is LogFormat.JSON, level=settings.log_level)
     lines.take_lines_of_libraries()
+    if settings.http_processes > 1:
+        # Imported here: a gateway of a single process does not load the parent.
+        from cmqd_gateway.processes.parent import Parent
+
+        def run_process(settings: Settings, lines_fd: int, share: "Share") -> int:
+            return uvloop.run(_run(settings, address, metrics_key, lines_fd, share))
+
+        try:
+            return Parent(settings, parent_fd, run_process, frozenset((CANNOT_OPEN, REFUSED))).run()
+        except OSError as failure:
+            _log.error("cannot_listen", reason=str(failure))
+            return CANNOT_OPEN
     return uvloop.run(_run(settings, address, metrics_key, parent_fd))
 
 
@@ -178,7 +193,13 @@ def client_of(peers: Peers, settings: Settings, key: KeySecret, on_event: OnEven
     return client
 
 
-async def _run(settings: Settings, address: Address, metrics_key: KeySecret | None, parent_fd: int | None) -> int:
+async def _run(
+    settings: Settings,
+    address: Address,
+    metrics_key: KeySecret | None,
+    parent_fd: int | None,
+    share: "Share | None" = None,
+) -> int:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     lines.report_regularly(loop.call_later)
@@ -187,7 +208,7 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     own_key = KeySecret(address.secret_id, address.secret_key)
     peers = Peers(address)
     keys = BrokerKeys(client_of(peers, settings, own_key, peers.event))
-    gateway = Gateway(settings, keys, partial(client_of, peers, settings))
+    gateway = Gateway(settings, keys, partial(client_of, peers, settings), share=share)
     peers.clients = lambda: [keys.client, *gateway.connections.clients()]
 
     def moved() -> None:
@@ -209,17 +230,8 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     opening.add_done_callback(lambda _: stopped.set() if _failure(opening) else None)
     try:
         await server.start()
-        facts = ready_facts(server)
-        if settings.ready_file is not None:
-            write_ready_file(settings.ready_file, msgspec.json.encode(facts) + b"\n")
-        _log.info(
-            "gateway_ready",
-            addresses=facts["addresses"],
-            cmq_tcp_address=facts["cmq_tcp_address"],
-            broker=f"{address.host}:{address.port}",
-            **shown(settings),
-        )
-        warn_without_tls(settings)
+        if share is None or share.is_first:
+            _tell_ready(server, settings, address)
         await stopped.wait()
         _log.info("gateway_draining", connections=len(gateway.guards) + gateway.guards.other_connections)
         await server.close()
@@ -237,6 +249,21 @@ async def _run(settings: Settings, address: Address, metrics_key: KeySecret | No
     lines.report_left_out()
     _log.info("gateway_ended")
     return 0
+
+
+def _tell_ready(server: GatewayServer, settings: Settings, address: Address) -> None:
+    """Write the ready file and the lines of a gateway that listens."""
+    facts = ready_facts(server)
+    if settings.ready_file is not None:
+        write_ready_file(settings.ready_file, msgspec.json.encode(facts) + b"\n")
+    _log.info(
+        "gateway_ready",
+        addresses=facts["addresses"],
+        cmq_tcp_address=facts["cmq_tcp_address"],
+        broker=f"{address.host}:{address.port}",
+        **shown(settings),
+    )
+    warn_without_tls(settings)
 
 
 _CLEAR: Final = {

@@ -1,6 +1,7 @@
 """Settings of the gateway in a frozen table: meaning, default and range; each setting is a flag of ``cmqd-gateway``."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -53,7 +54,23 @@ class Settings:
         Path | None, _text(_NETWORK, "PEM file with the certificate chain, for --listen-https")
     ] = None
     tls_key: Annotated[Path | None, _text(_NETWORK, "PEM file with the private key of --tls-certificate")] = None
-    reuse_port: Annotated[bool, _text(_NETWORK, "let several gateways of this machine share the port")] = False
+    http_processes: Annotated[
+        int,
+        _range(
+            _NETWORK,
+            1,
+            64,
+            "processes that share the ports, the limits and the memory of repeats; more than 1 need Linux",
+        ),
+    ] = 1
+    reuse_port: Annotated[
+        bool,
+        _text(
+            _NETWORK,
+            "let different gateways of this machine share the ports, with limits of their own; http_processes needs no"
+            " switch",
+        ),
+    ] = False
     ready_file: Annotated[
         Path | None, _text(_NETWORK, "file for one JSON line (host, port, pid ...), written when the gateway listens")
     ] = None
@@ -186,9 +203,9 @@ class Settings:
         """Refuse contradictory settings.
 
         Raises:
-            SettingsError: there is no listener, or HTTPS lacks its files, or a limit contradicts another, or
-                ``/metrics`` without a key has no listener of its own, or an address for CMQ's TCP protocol cannot be
-                written in an answer.
+            SettingsError: there is no listener, or several processes lack Linux or connections to the broker, or HTTPS
+                lacks its files, or a limit contradicts another, or ``/metrics`` without a key has no listener of its
+                own, or an address for CMQ's TCP protocol cannot be written in an answer.
         """
         if not self.listen and not self.listen_https:
             raise SettingsError("listen and listen_https are both empty; the gateway needs at least one address")
@@ -203,6 +220,13 @@ class Settings:
                     f"cmq_tcp_addresses has {address!r}; it must be host:port, and no IPv6 address: programs split an"
                     " address of an answer at the first colon"
                 )
+        if self.http_processes > 1 and sys.platform != "linux":
+            raise SettingsError(f"http_processes is {self.http_processes}; more than 1 process needs Linux")
+        if self.gateway_connections < 2 * self.http_processes:
+            raise SettingsError(
+                f"gateway_connections is {self.gateway_connections}, but each of the {self.http_processes} processes of"
+                " http_processes needs at least 2"
+            )
         if self.cmq_tcp_addresses and not self.listen_cmq_tcp:
             raise SettingsError("cmq_tcp_addresses needs listen_cmq_tcp")
         if self.metrics_key_file is not None and not self.metrics_listen:

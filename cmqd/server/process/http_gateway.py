@@ -96,6 +96,7 @@ def command_of(settings: Settings, more_flags: Sequence[str], url: str, descript
         command += ["--listen", settings.http_address]
     if settings.cmq_tcp:
         command += ["--listen-cmq-tcp", settings.cmq_tcp_address]
+    command += ["--http-processes", str(settings.http_processes)]
     command += ["--key-fd", str(descriptor), "--parent-fd", str(descriptor)]
     command += ["--log-format", str(settings.log_format), "--log-level", str(settings.log_level)]
     if settings.ready_file is not None:

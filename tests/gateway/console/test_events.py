@@ -32,7 +32,7 @@ async def key_of(rig: GatewayRig, account: str | None = None, **permissions: Any
 
 
 async def until_closed(rig: GatewayRig, open_streams: int = 0) -> None:
-    await eventually(lambda: len(rig.gateway.streams) == open_streams)
+    await eventually(lambda: len(rig.console.streams) == open_streams)
 
 
 # ---------------------------------------------------------------- contents
@@ -48,7 +48,7 @@ async def test_a_page_gets_figures_the_largest_queues_and_findings(rig: GatewayR
         )
         figures = second = await events.next("figures")
         rig.wall_offset += 5
-        rig.gateway.sampler.wake()
+        rig.console.sampler.wake()
         while second["now"]["sent"] is None:
             second = await events.next("figures")
         top = await events.next("top")
@@ -107,7 +107,7 @@ async def test_pages_of_an_account_share_a_reading_and_its_bytes(rig: GatewayRig
         await first.next("figures")
         times = {(await second.next("figures"))["time"] for _ in range(2)}
         assert (await first.next("figures"))["time"] in times
-        (feed,) = rig.gateway.sampler.feeds
+        (feed,) = rig.console.sampler.feeds
         assert len(feed.viewers) == 2
 
 
@@ -119,9 +119,9 @@ async def test_a_key_that_may_not_read_all_figures_gets_none(rig: GatewayRig, pe
     key = await key_of(rig, **permissions)
     async with EventStream(rig, key) as events:
         assert (await events.next("hello"))["reads_figures"] is False
-        rig.gateway.key_changed(key.secret_id)
+        rig.key_changed(key.secret_id)
         assert (await events.next("broker"))["is_away"] is False
-        rig.gateway.streams.end_all()
+        rig.console.streams.end_all()
         await events.next("bye")
 
     assert events.seen == ["hello", "broker", "bye"]
@@ -136,7 +136,7 @@ async def test_a_request_needs_a_key_of_its_own_site(rig: GatewayRig, path: str)
     assert (await get(rig, path, None))[0] == 401
     assert (await get(rig, path, wrong))[0] == 401
     assert (await get(rig, path, rig.own_key, **{"Sec-Fetch-Site": "cross-site"}))[1]["name"] == "cross_site_request"
-    assert len(rig.gateway.streams) == 0
+    assert len(rig.console.streams) == 0
 
 
 async def test_an_unknown_range_is_refused(rig: GatewayRig) -> None:
@@ -151,7 +151,7 @@ async def test_a_stream_ends_when_the_roles_of_its_key_change(rig: GatewayRig) -
     async with EventStream(rig, key) as events, EventStream(rig) as other:
         await events.next("figures")
         await rig.server.admin.accounts.set_key_roles(key.secret_id, roles=["send"])
-        rig.gateway.key_changed(key.secret_id)
+        rig.key_changed(key.secret_id)
 
         assert await events.next("bye") == {"reason": "key_changed"}
         assert await events.ended()
@@ -164,7 +164,7 @@ async def test_a_stream_ends_with_its_key(rig: GatewayRig) -> None:
     async with EventStream(rig, key) as events:
         await events.next("figures")
         del rig.table.keys[key.secret_id]
-        rig.gateway.key_changed(None)
+        rig.key_changed(None)
 
         assert await events.next("bye") == {"reason": "session_ended"}
         assert await events.ended()
@@ -214,12 +214,12 @@ async def test_an_account_without_a_page_makes_room(rig: GatewayRig, monkeypatch
     async with EventStream(rig, shop) as events:
         await events.next("figures")
         assert (await get(rig, "/console/events", store))[0] == 503
-        assert len(rig.gateway.streams) == 1
+        assert len(rig.console.streams) == 1
     await until_closed(rig)
 
     async with EventStream(rig, store) as events:
         await events.next("figures")
-        assert [feed.account for feed in rig.gateway.sampler.feeds] == ["store"]
+        assert [feed.account for feed in rig.console.sampler.feeds] == ["store"]
 
 
 async def test_the_end_of_the_gateway_ends_streams_at_once_and_says_so(rig: GatewayRig) -> None:
@@ -230,7 +230,7 @@ async def test_the_end_of_the_gateway_ends_streams_at_once_and_says_so(rig: Gate
         assert await events.next("bye") == {"reason": "draining"}
         assert await events.ended()
         await closing
-    assert len(rig.gateway.streams) == 0
+    assert len(rig.console.streams) == 0
 
 
 async def test_a_page_that_does_not_read_is_closed_and_keeps_a_frame_of_each_kind(rig: GatewayRig) -> None:
@@ -238,7 +238,7 @@ async def test_a_page_that_does_not_read_is_closed_and_keeps_a_frame_of_each_kin
     key = f"{rig.own_key.secret_id}:{rig.own_key.secret_key}"
     writer.write(f"GET /console/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
     await reader.readuntil(b"event: figures")
-    (stream,) = rig.gateway.streams.streams
+    (stream,) = rig.console.streams.streams
     (guard,) = rig.gateway.guards._guards.values()  # pyright: ignore[reportPrivateUsage]
     large = b": " + b"x" * (1 << 20) + b"\n\n"
     reader._transport.pause_reading()  # type: ignore[attr-defined] # pyright: ignore
@@ -259,7 +259,7 @@ async def test_a_page_that_does_not_read_is_closed_and_keeps_a_frame_of_each_kin
 
 
 async def test_the_pages_are_told_when_the_broker_is_away_and_back(rig: GatewayRig) -> None:
-    rig.gateway.streams.probe_seconds = 0.001
+    rig.console.streams.probe_seconds = 0.001
     is_away = True
 
     async def probe() -> None:
@@ -269,7 +269,7 @@ async def test_the_pages_are_told_when_the_broker_is_away_and_back(rig: GatewayR
     async with EventStream(rig) as events:
         assert (await events.next("broker"))["is_away"] is False
         await events.next("figures")
-        rig.gateway.readiness.probe = probe
+        rig.console.readiness.probe = probe
         rig.clock.advance(5)
         away = await events.next("broker")
         assert away["is_away"] is True
@@ -291,14 +291,14 @@ async def test_the_account_of_a_closed_page_is_read_further_with_the_same_key(ri
     async with EventStream(rig, key) as events:
         await events.next("figures")
     await until_closed(rig)
-    (feed,) = rig.gateway.sampler.feeds
+    (feed,) = rig.console.sampler.feeds
     before = feed.history.until
     feed.wake.set()
     await eventually(lambda: feed.history.until != before)
     assert not feed.last, "without a page nothing is encoded"
 
     del rig.table.keys[key.secret_id]
-    rig.gateway.key_changed(key.secret_id)
+    rig.key_changed(key.secret_id)
     feed.wake.set()
     await eventually(lambda: feed.task is not None and feed.task.done())
 
@@ -307,7 +307,7 @@ async def test_an_account_is_not_read_for_longer_than_a_session(rig: GatewayRig)
     async with EventStream(rig) as events:
         await events.next("figures")
     await until_closed(rig)
-    (feed,) = rig.gateway.sampler.feeds
+    (feed,) = rig.console.sampler.feeds
     rig.clock.advance(sampler_module.KEPT_SECONDS)
     feed.wake.set()
 
@@ -315,7 +315,7 @@ async def test_an_account_is_not_read_for_longer_than_a_session(rig: GatewayRig)
 
 
 async def test_the_gateway_reads_admin_with_its_own_key_before_a_page_is_open(rig: GatewayRig) -> None:
-    sampler = rig.gateway.sampler
+    sampler = rig.console.sampler
     refused = await key_of(rig, roles=["send"])
     sampler.own_keys = [refused, await key_of(rig, roles=["read", "gateway"])]
     await rig.server.put("orders", b"a")
@@ -330,7 +330,7 @@ async def test_the_gateway_reads_admin_with_its_own_key_before_a_page_is_open(ri
 
 
 async def test_without_a_key_that_may_read_the_gateway_reads_with_the_key_of_a_page(rig: GatewayRig) -> None:
-    sampler = rig.gateway.sampler
+    sampler = rig.console.sampler
     sampler.own_keys = [await key_of(rig, roles=["send"])]
     sampler.start()
     await eventually(lambda: not sampler.reads_unwatched)

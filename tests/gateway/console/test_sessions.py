@@ -161,7 +161,7 @@ async def test_a_strange_host_makes_no_strange_cookie(host: str, rig: GatewayRig
     request = make_mocked_request("GET", "/", headers={"Host": host})
     response = web.Response()
 
-    sessions_module.set_session_cookie(request, response, rig.gateway.sessions.begin(rig.own_key))
+    sessions_module.set_session_cookie(request, response, rig.console.sessions.begin(rig.own_key))
 
     assert list(response.cookies) == ["cmqd_session"]
 
@@ -244,12 +244,12 @@ async def test_wrong_sign_ins_wait_as_wrong_keys_do(which: str):
         # Twice: the second refusal waits behind the first.
         writer.write(f"{head}\r\nHost: x\r\n\r\n{content}".encode() * 2)
 
-        await eventually(lambda: rig.gateway.paused_refusals == 1)
+        await eventually(lambda: rig.console.paused_refusals == 1)
 
         assert rig.gateway.bodies.bytes_in_use == 0
         # A client that leaves does not wait.
         writer.transport.abort()
-        await eventually(lambda: rig.gateway.paused_refusals == 0)
+        await eventually(lambda: rig.console.paused_refusals == 0)
 
 
 async def test_a_disabled_key_cannot_sign_in(browser: Browser):
@@ -334,7 +334,7 @@ async def test_a_new_secret_a_disabled_and_a_deleted_key_end_their_sessions(rig:
             secret = "another" if change == "rotated" else key.secret_key
             rig.add_key(key.secret_id, secret, enabled=change == "rotated")
         # As the broker's push does.
-        rig.gateway.secrets.forget(key.secret_id)
+        rig.key_changed(key.secret_id)
 
         answer = await browser.send("GET", f"{BASE}/queues")
 
@@ -380,7 +380,7 @@ def tampered(text: str) -> dict[str, str]:
 
 @each_case("which", list(tampered("1.2.n.m.eA")))
 async def test_a_forged_cookie_is_refused(which: str, rig: GatewayRig):
-    sessions = rig.gateway.sessions
+    sessions = rig.console.sessions
     rig.add_key("AKIDother", "secret")
     text = str(sessions.begin(rig.own_key).text)
     await sessions.find(text, None)
@@ -394,7 +394,7 @@ async def test_a_text_of_another_purpose_is_no_session(rig: GatewayRig):
     for purpose in (Purpose.SIGN_IN, Purpose.CSRF):
         text = sign(purpose, key.secret_id, key.secret_key, now, now + 60)
         with pytest.raises(NotAuthenticated):
-            await rig.gateway.sessions.find(str(text), None)
+            await rig.console.sessions.find(str(text), None)
 
 
 async def test_an_old_cookie_asks_the_broker_for_no_key(signed_in: Browser):
@@ -501,7 +501,7 @@ async def test_a_forged_link_is_refused(which: str, rig: GatewayRig):
     rig.add_key("AKIDother", "secret")
 
     with pytest.raises(NotAuthenticated):
-        await rig.gateway.sessions.find_by_link(tampered(link(rig))[which], None)
+        await rig.console.sessions.find_by_link(tampered(link(rig))[which], None)
 
 
 async def test_a_session_is_no_link(signed_in: Browser):
@@ -610,11 +610,11 @@ async def test_a_session_of_the_far_future_or_of_a_long_life_is_none(
     text = sign(Purpose.SESSION, rig.own_key.secret_id, rig.own_key.secret_key, now + ahead, now + ahead + seconds)
 
     if is_valid:
-        session = await rig.gateway.sessions.find(str(text), None)
+        session = await rig.console.sessions.find(str(text), None)
         assert session.key == rig.own_key
     else:
         with pytest.raises(SessionEnded):
-            await rig.gateway.sessions.find(str(text), None)
+            await rig.console.sessions.find(str(text), None)
 
 
 async def test_no_log_no_repr_and_no_error_has_a_secret(rig: GatewayRig, caplog: pytest.LogCaptureFixture):
@@ -628,7 +628,7 @@ async def test_no_log_no_repr_and_no_error_has_a_secret(rig: GatewayRig, caplog:
         await browser.send("POST", PATH, {"secret_id": "x", "secret_key": [rig.own_key.secret_key]}),
         await browser.send("PUT", f"{BASE}/queues/new", headers={"X-CSRF-Token": ""}),
     ]
-    session = rig.gateway.sessions.begin(rig.own_key)
+    session = rig.console.sessions.begin(rig.own_key)
     shown = caplog.text + repr(session) + json.dumps([answer.body for answer in answers])
 
     for secret in (rig.own_key.secret_key, browser.cookie, token, session.text.mac):
@@ -647,7 +647,7 @@ async def test_the_sign_out_ends_the_event_streams_of_the_session_alone(signed_i
 
         assert await events.next("bye") == {"reason": "session_ended"}
         await another.next("figures")
-        assert len(signed_in.rig.gateway.streams) == 1
+        assert len(signed_in.rig.console.streams) == 1
 
 
 async def test_an_event_stream_ends_with_its_cookie_and_the_history_renews_the_cookie(
@@ -661,7 +661,7 @@ async def test_an_event_stream_ends_with_its_cookie_and_the_history_renews_the_c
         assert (await signed_in.send("GET", "/console/history")).status == 200
         assert signed_in.cookies != before
         rig.wall_offset += 120
-        rig.gateway.key_changed(None)
+        rig.key_changed(None)
 
         assert await events.next("bye") == {"reason": "session_ended"}
     async with stream_of(signed_in) as events:

@@ -161,7 +161,7 @@ async def test_a_head_that_was_right_is_refused_after_a_change_of_its_key(rig: G
     direct = seen_by_aiohttp(rig)
 
     rig.add_key("another", "changed")
-    rig.gateway.key_changed("another")
+    rig.key_changed("another")
     await rig.gateway.secrets.find("another", None)
     second = await caller.ask(request)
 
@@ -174,7 +174,7 @@ async def test_a_disabled_key_is_refused(rig: GatewayRig, caller: Caller):
     request = post(rig, "/messages", {"body": "x"})
     assert (await caller.ask(request))[0] == "HTTP/1.1 201 Created"
     rig.add_key(rig.own_key.secret_id, rig.own_key.secret_key, enabled=False)
-    rig.gateway.key_changed(rig.own_key.secret_id)
+    rig.key_changed(rig.own_key.secret_id)
     await rig.gateway.secrets.find(rig.own_key.secret_id, None)
 
     assert (await caller.ask(request))[0] == "HTTP/1.1 401 Unauthorized"
@@ -212,7 +212,7 @@ async def test_a_head_is_forgotten_with_the_secret_of_its_key(rig: GatewayRig, c
     secret = rig.own_key.secret_key.encode()
 
     # A new reading of the same secret changes nothing.
-    rig.gateway.key_changed(rig.own_key.secret_id)
+    rig.key_changed(rig.own_key.secret_id)
     await rig.gateway.secrets.find(rig.own_key.secret_id, None)
     rig.gateway.secrets.drop_unconfirmed()
     door.drop_unconfirmed()

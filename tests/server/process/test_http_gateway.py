@@ -226,7 +226,18 @@ def test_the_command_line_has_no_key(tmp_path: Path) -> None:
     assert arguments == [
         *child_python(),
         *("-m", "cmqd_gateway", "--broker", "cmq://127.0.0.1:5680", "--listen", "127.0.0.1:5681"),
-        *("--key-fd", "7", "--parent-fd", "7", "--log-format", "console", "--log-level", "info"),
+        *(
+            "--http-processes",
+            "1",
+            "--key-fd",
+            "7",
+            "--parent-fd",
+            "7",
+            "--log-format",
+            "console",
+            "--log-level",
+            "info",
+        ),
         *("--ready-file", str(tmp_path / "ready.json.http"), "--metrics-top=5"),
     ]
 
@@ -244,6 +255,13 @@ def test_the_child_gets_the_address_of_cmq_tcp_and_the_default_port() -> None:
     for text, printed in {"127.0.0.1": "127.0.0.1:5682", "[::1]:0": "[::1]:0"}.items():
         command = command_of(Settings(http="127.0.0.1:5681", cmq_tcp=text), (), "cmq://127.0.0.1:5680", 7)
         assert command[command.index("--listen-cmq-tcp") + 1] == printed
+
+
+def test_the_child_gets_the_number_of_its_processes_which_need_the_gateway() -> None:
+    command = command_of(Settings(http="127.0.0.1:5681", http_processes=3), (), "cmq://127.0.0.1:5680", 7)
+    assert command[command.index("--http-processes") + 1] == "3"
+    with pytest.raises(SettingError, match="http_processes = 2 is not allowed: only together with http"):
+        load(environment={}, flags={"http_processes": 2})
 
 
 def test_cmq_tcp_needs_the_gateway_and_an_address() -> None:

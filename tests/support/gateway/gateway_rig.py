@@ -5,14 +5,21 @@
         rig.add_key("another", "secret")
 
 The gateway's origin of secrets is a table of the test, which counts the questions.
+
+With ``CMQD_GATEWAY_PROCESSES=2`` the gateway is a further process of two, with a first one beside it: a gateway of the
+same event loop, with the shared memory and the channel that two processes have.
 """
 
 import asyncio
+import contextlib
+import dataclasses
 import io
 import json
 import math
+import tempfile
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -25,9 +32,11 @@ from cmqd_client.errors import CmqError
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.process.gateway_settings import Settings
+from cmqd_gateway.processes.share import Shares
 from cmqd_gateway.server import GatewayServer
 from support.client.local_server import LocalServer
 from support.gateway.cmq_requests import PATH, encoded, signed
+from support.gateway.processes import IS_FURTHER
 
 
 class KeyTable:
@@ -95,8 +104,14 @@ class GatewayRig:
         """Seconds by which the gateway's time of day is ahead of the machine's."""
         self.held_wall: float | None = None
         """The time that stands for the machine's time of day; None = the machine's."""
+        self._ended = contextlib.ExitStack()
         self.gateway: Gateway
         self.http_server: GatewayServer
+        self.first: Gateway | None = None
+        """The gateway of the first process, if this gateway is a further one."""
+        self.first_server: GatewayServer | None = None
+        self.is_further = IS_FURTHER and not self.settings.listen_cmq_tcp and not self.settings.metrics_listen
+        """True for a further process, which has neither CMQ's TCP protocol nor a listener for metrics."""
         self.session: aiohttp.ClientSession
 
     async def __aenter__(self) -> Self:
@@ -120,7 +135,18 @@ class GatewayRig:
             self.clients.append(client)
             return client
 
-        self.gateway = Gateway(self.settings, self.table, make_client, self.clock, self._time_of_day)
+        shares = self._shares() if self.is_further else None
+        if shares is not None:
+            first_settings = dataclasses.replace(
+                self.settings, listen="127.0.0.1:0", listen_https="", tls_certificate=None, tls_key=None
+            )
+            self.first = Gateway(
+                first_settings, self.table, make_client, self.clock, self._time_of_day, share=shares.of(0)
+            )
+            self.first_server = GatewayServer(self.first)
+            await self.first_server.start()
+        share = None if shares is None else shares.of(1)
+        self.gateway = Gateway(self.settings, self.table, make_client, self.clock, self._time_of_day, share=share)
         self.http_server = GatewayServer(self.gateway)
         await self.http_server.start()
         # Without a time limit: a machine with much to do is slow, and the suite has a limit of its own.
@@ -132,11 +158,26 @@ class GatewayRig:
     ) -> None:
         await self.session.close()
         await self.http_server.close()
+        if self.first_server is not None:
+            await self.first_server.close()
+        self._ended.close()
         if self._has_server:
             await self.server.__aexit__(kind, error, trace)
 
+    def _shares(self) -> Shares:
+        folder = self._ended.enter_context(tempfile.TemporaryDirectory())
+        shares = Shares(2, self.settings.max_requests_per_second_per_key, Path(folder))
+        shares.rates.now = self.clock
+        self._ended.callback(shares.close)
+        return shares
+
     def _time_of_day(self) -> float:
         return (time.time() if self.held_wall is None else self.held_wall) + self.wall_offset
+
+    @property
+    def console(self) -> Gateway:
+        """The gateway that has the console: of two processes the first."""
+        return self.first or self.gateway
 
     @property
     def host(self) -> str:
@@ -149,6 +190,11 @@ class GatewayRig:
         """Host and port of CMQ's TCP protocol."""
         assert self.gateway.cmq_tcp is not None, "the rig needs listen_cmq_tcp"
         return self.gateway.cmq_tcp.address
+
+    def key_changed(self, secret_id: str | None) -> None:
+        """Report a change of a key, as the broker reports it to each process."""
+        for gateway in filter(None, (self.first, self.gateway)):
+            gateway.key_changed(secret_id)
 
     def add_key(self, secret_id: str, secret_key: str, *, enabled: bool = True) -> KeySecret:
         """Tell the gateway of another key."""

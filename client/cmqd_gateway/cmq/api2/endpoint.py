@@ -21,7 +21,7 @@ from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.cmq.api2.actions import TABLE, Action
 from cmqd_gateway.cmq.api2.fields import Fields
 from cmqd_gateway.cmq.api2.form import Form, form_steps, text_of, whole_of
-from cmqd_gateway.cmq.api2.repeats import DeleteAnswers, RequestRepeats
+from cmqd_gateway.cmq.api2.repeats import RequestRepeats
 from cmqd_gateway.cmq.api2.signature import SIGNATURE, is_body, other_reading
 from cmqd_gateway.cmq.api2.signed_forms import unsigned_of
 from cmqd_gateway.cmq.known_keys import WRONG_KEY, check_enabled, known_key
@@ -58,7 +58,6 @@ class Endpoint:
         """Make the endpoint; ``with_version`` handles a form at ``/`` that has the parameter ``Version``."""
         self._gateway = gateway
         self._with_version = with_version
-        self._deletes = DeleteAnswers(gateway.now)
         self._request_ids = (f"{prefix}{number:08x}" for prefix in [token_hex(8)] for number in count(1))
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -97,7 +96,7 @@ class Endpoint:
             raise _WithVersion(form)
         chosen = self._action(form)
         key = await self._authenticated(request, form)
-        repeats = RequestRepeats(key, form, self._deletes, self._gateway.connections.client)
+        repeats = RequestRepeats(key, form, self._gateway.deletes, self._gateway.connections.client)
         read = partial(chosen.reader.read, form)
         addresses = partial(self._addresses, request)
         answer = await perform(
@@ -107,9 +106,7 @@ class Endpoint:
 
     def _addresses(self, request: web.Request) -> Sequence[str]:
         """Return the addresses of CMQ's TCP protocol for the client of a request."""
-        cmq_tcp = self._gateway.cmq_tcp
-        port = None if cmq_tcp is None else cmq_tcp.address[1]
-        return route_addresses(self._gateway.settings, port, request.headers.get("Host", ""))
+        return route_addresses(self._gateway.settings, self._gateway.cmq_tcp_port, request.headers.get("Host", ""))
 
     async def _form(self, request: web.Request) -> Form:
         if request.method not in ("GET", "POST"):

@@ -20,7 +20,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -89,6 +89,20 @@ class _KeyAnswers:
     def __init__(self) -> None:
         self.answers: deque[_Answer] = deque()
         self.cost = 0
+
+
+class Deletes(Protocol):
+    """Executes each delete once."""
+
+    async def answer(
+        self, secret_id: str, digest: str, delete: Callable[[], Coroutine[Any, Any, Mapping[str, Any]]]
+    ) -> Mapping[str, Any]:
+        """Return the answer to a delete; a repeat gets the answer of the first request.
+
+        Raises:
+            CmqError: the delete failed, or the gateway cannot find out whether it was made.
+        """
+        ...
 
 
 class DeleteAnswers:
@@ -199,7 +213,7 @@ class RequestRepeats:
 
     __slots__ = ("_deletes", "_form", "_key", "_open_client")
 
-    def __init__(self, key: KeySecret, form: Form, deletes: DeleteAnswers, open_client: OpenClient) -> None:
+    def __init__(self, key: KeySecret, form: Form, deletes: Deletes, open_client: OpenClient) -> None:
         self._key = key
         self._form = form
         self._deletes = deletes

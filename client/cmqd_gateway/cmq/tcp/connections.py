@@ -108,7 +108,7 @@ class Connections:
             host,
             port,
             backlog=BACKLOG,
-            reuse_port=True if self.settings.reuse_port else None,
+            reuse_port=self.gateway.shares_ports or None,
         )
         bound = self._server.sockets[0].getsockname()
         self.address = str(bound[0]), int(bound[1])

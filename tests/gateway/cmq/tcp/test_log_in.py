@@ -192,7 +192,7 @@ async def change(rig: GatewayRig, key: KeySecret | None, secret_id: str = "worke
         del rig.table.keys[secret_id]
     else:
         rig.table.keys[secret_id] = key
-    rig.gateway.key_changed(secret_id)
+    rig.key_changed(secret_id)
 
 
 async def worker(rig: GatewayRig) -> KeySecret:
@@ -248,7 +248,7 @@ async def test_a_key_that_is_reported_without_a_change_keeps_its_connections(
     rig: GatewayRig, program: TcpProgram
 ) -> None:
     asked = len(rig.table.questions)
-    rig.gateway.key_changed(None)
+    rig.key_changed(None)
     await eventually(lambda: len(rig.table.questions) > asked)
 
     await program.ok(commands.SEND, queueName="orders", msgBody=b"x")
