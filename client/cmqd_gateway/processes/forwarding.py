@@ -127,5 +127,16 @@ def _is_for_first(request: web.Request) -> bool:
 
 
 def _passed(headers: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the headers that are passed on; a header may occur several times."""
-    return [(name, value) for name, value in headers.items() if name.lower() not in _NOT_PASSED]
+    """Return the headers that are passed on; a header may occur several times.
+
+    A header with bytes that are no text proves no key and no session, and could not be sent.
+    """
+    return [(name, value) for name, value in headers.items() if name.lower() not in _NOT_PASSED and _is_text(value)]
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

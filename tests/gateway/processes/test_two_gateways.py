@@ -227,6 +227,25 @@ async def test_a_client_cannot_name_its_own_origin(two: Two) -> None:
     assert (answer.status, "Secure" in answer.headers["Set-Cookie"]) == (200, False)
 
 
+@pytest.mark.parametrize("header", [b"Authorization: Bearer \xff:\xff", b"Cookie: cmqd_session=\xff", b"X: \xff\x80"])
+async def test_headers_with_bytes_that_are_no_text_are_refused_and_not_passed_on(two: Two, header: bytes) -> None:
+    reader, writer = await two.open_raw()
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + header + b"\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 401 ")
+    writer.close()
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 400\r\n", b"Transfer-Encoding: chunked\r\n"])
+async def test_a_body_that_ends_too_early_reaches_no_later_request(two: Two, framing: bytes) -> None:
+    head = b"POST /console/session HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    for _ in range(3):
+        _, writer = await two.open_raw()
+        writer.write(head + framing + b"\r\n" + (b"190\r\n" if b"chunked" in framing else b"") + b'{"secret_id":')
+        await writer.drain()
+        writer.close()
+        assert (await two.sign_in(two.hosts[1])).status == 200
+
+
 async def test_without_the_first_process_the_others_serve_messages_and_refuse_the_console(two: Two) -> None:
     assert two.first_server is not None
     await two.server.put("orders", b"one")
