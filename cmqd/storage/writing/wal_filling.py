@@ -40,7 +40,7 @@ STEP_BYTES: Final = 128 * 1024
 """Zeros between two fsyncs otherwise: as many as commits do not notice, with ``PAUSE_SECONDS`` after each. Four times
 the CPU time of a hurried fill (decision 0163)."""
 PAUSE_SECONDS: Final = 0.001
-HURRIED_SHARE: Final = 1 / 3
+HURRIED_SHARE: Final = 3 / 5
 """Used part of the zeros of the active segment from which on a fill is hurried: the successor must be ready in time."""
 _BLOCK: Final = bytes(64 * 1024)
 """Zeros of which a chunk is made. A chunk in one piece would stay in the heap for the life of the process."""
@@ -51,8 +51,9 @@ SMALL_COMMIT_BYTES: Final = 32 * 1024
 bytes written to the disk, and each commit saves some 55 us whatever its size."""
 LEAST_BYTES: Final = 8 * CHUNK_BYTES
 """Least size of a fill, if the segment and the disk allow as much."""
-GROWTH: Final = 16
-"""Size of a fill, by the used bytes of the active segment: where segments retire by age, fills are small."""
+GROWTH: Final = 4
+"""Size of a fill, by the used bytes of the active segment: where segments retire by age, fills are small, and a broker
+that has just started fills for the load of its first seconds (decision 0233)."""
 
 
 class Filling:

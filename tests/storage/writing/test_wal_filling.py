@@ -414,8 +414,13 @@ def test_a_fill_goes_in_small_steps_unless_it_is_hurried(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize(
     ("zeros", "used", "is_hurried"),
-    [(0, 40, True), (CHUNK_BYTES, 40, False), (CHUNK_BYTES, CHUNK_BYTES // 2, True)],
-    ids=["no zeros", "many zeros", "few zeros"],
+    [
+        (0, 40, True),
+        (CHUNK_BYTES, 40, False),
+        (CHUNK_BYTES, CHUNK_BYTES // 3, False),
+        (CHUNK_BYTES, 3 * CHUNK_BYTES // 4, True),
+    ],
+    ids=["no zeros", "many zeros", "half of the zeros", "few zeros"],
 )
 async def test_a_fill_is_hurried_where_the_active_segment_has_few_zeros_left(
     start: StartBroker, monkeypatch: pytest.MonkeyPatch, zeros: int, used: int, *, is_hurried: bool
