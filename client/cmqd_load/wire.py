@@ -103,7 +103,10 @@ def random_body(size: int, stamp: int = 0) -> bytes:
 def stamp_of(payload: bytes) -> int | None:
     """Return the time in the first body of a reply, or in a body; None if the time is missing."""
     start = payload.find(MARK)
-    return None if start < 0 else STAMP.unpack_from(payload, start + len(MARK))[0]
+    # The message of another program may have the mark and no time.
+    if start < 0 or len(payload) - start < MIN_BODY:
+        return None
+    return STAMP.unpack_from(payload, start + len(MARK))[0]
 
 
 class SendTemplate:

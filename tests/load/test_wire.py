@@ -101,6 +101,12 @@ def test_an_empty_receive_has_no_time():
     assert stamp_of(encoder.encode(MessagesReceived(1, []))) is None
 
 
+def test_the_message_of_another_program_may_end_within_the_time():
+    body = random_body(16, stamp=5)
+
+    assert [stamp_of(body[:size]) for size in range(17)] == [*[None] * 16, 5]
+
+
 @given(st.data())
 def test_replies_are_cut_from_the_stream_however_it_is_split(data: st.DataObject):
     payloads = [encoder.encode(MessagesSent(request_id, [request_id])) for request_id in range(1, 6)]
