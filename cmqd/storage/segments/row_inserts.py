@@ -6,7 +6,8 @@ SQLite otherwise begins and ends a read transaction for each commit, with four c
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -21,7 +22,15 @@ ROWS_PER_STATEMENT = 64
 _ONE_ROW = "(?,?,?,?,?,?,?,?)"
 _UNFINISHED_QUERY = "SELECT key FROM segment"
 """Has at least two rows in every segment; the second is never fetched."""
-_INSERTS = tuple(f"INSERT INTO log VALUES {','.join([_ONE_ROW] * count)}" for count in range(ROWS_PER_STATEMENT + 1))
+# Without "OR ROLLBACK" SQLite keeps the pages that a statement of several rows changes, to undo the statement alone:
+# large pages in a temporary file for each commit.
+_INSERTS = tuple(
+    f"INSERT OR ROLLBACK INTO log VALUES {','.join([_ONE_ROW] * count)}" for count in range(ROWS_PER_STATEMENT + 1)
+)
+_INSERT_LARGE = "INSERT INTO log VALUES (?,?,?,?,?,?,?,zeroblob(?))"
+LARGE_DATA_BYTES = 256 * 1024
+"""Size of a row's data from which on the data is written straight into the pages of the row. SQLite and its module copy
+a parameter twice before that."""
 
 
 class LogRow(NamedTuple):
@@ -50,19 +59,17 @@ class RowInserts:
         if self._unfinished is None:
             self._unfinished = connection.execute(_UNFINISHED_QUERY)
         begun_s = perf_counter()
-        if len(rows) <= ROWS_PER_STATEMENT:
+        if any(len(row.data) >= LARGE_DATA_BYTES for row in rows):
+            with _transaction(connection):
+                for row in rows:
+                    _insert_large(connection, row)
+        elif len(rows) <= ROWS_PER_STATEMENT:
             connection.execute(_INSERTS[len(rows)], _parameters(rows))
         else:
-            connection.execute("BEGIN")
-            try:
+            with _transaction(connection):
                 for start in range(0, len(rows), ROWS_PER_STATEMENT):
                     part = rows[start : start + ROWS_PER_STATEMENT]
                     connection.execute(_INSERTS[len(part)], _parameters(part))
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
         return int((perf_counter() - begun_s) * 1_000_000)
 
     def end(self) -> None:
@@ -71,6 +78,26 @@ class RowInserts:
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
             unfinished.close()
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Generator[None]:
+    connection.execute("BEGIN")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        # SQLite has ended the transaction after some errors.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _insert_large(connection: sqlite3.Connection, row: LogRow) -> None:
+    *others, _ = _parameters((row,))
+    connection.execute(_INSERT_LARGE, (*others, len(row.data)))
+    with connection.blobopen("log", "data", row.lsn) as blob:
+        blob.write(row.data)
 
 
 def _parameters(rows: Sequence[LogRow]) -> list[object]:
