@@ -1,6 +1,6 @@
 """Client side of a connection without I/O: bytes in, events out; requests in, bytes out. ``endpoint`` has the usage."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct, structs
@@ -13,7 +13,7 @@ from cmqd_protocol.features import (
     check_unused,
     fields_not_named,
 )
-from cmqd_protocol.frames import encode_preamble, header
+from cmqd_protocol.frames import Payload, encode_preamble, header
 from cmqd_protocol.handshake import (
     client_proof,
     same,
@@ -176,7 +176,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | Push]):
         out.append(header(size))
         out.append(payload)
 
-    def _receive_replies(self, payloads: list[bytes]) -> None:
+    def _receive_replies(self, payloads: Sequence[Payload]) -> None:
         remove = self._outstanding.remove
         append = self._events.append
         for payload in payloads:

@@ -94,8 +94,8 @@ class Endpoint(Generic[EventT]):
 
     @property
     def unfinished_bytes(self) -> int:
-        """Number of bytes stored of an incomplete frame."""
-        return self._reader.stored_bytes
+        """Memory of an incomplete frame in bytes."""
+        return self._reader.reserved_bytes
 
     @property
     def missing_bytes(self) -> int:
@@ -105,6 +105,20 @@ class Endpoint(Generic[EventT]):
     def leaves_unfinished(self, data: bytes) -> bool:
         """Return True if the connection is open and no frame ends in ``data``: to receive the bytes stores them."""
         return self._state is State.OPEN and self._reader.leaves_unfinished(data)
+
+    def space(self) -> memoryview:
+        """Return the memory of the next of ``missing_bytes``, of a large frame; ``filled`` tells how many were written.
+
+        Only while ``missing_bytes`` is above ``LARGE_FRAME_BYTES``, or was before bytes were written.
+        """
+        return self._reader.space()
+
+    def filled(self, count: int, now_ms: int) -> bool:
+        """Take note of bytes that were written into ``space``; return True if the frame is complete, for
+        ``receive_filled``.
+        """
+        self._last_read_ms = now_ms
+        return self._reader.filled(count)
 
     def is_within_frame(self, data: bytes, most: int) -> bool:
         """Return True if the connection is open and ``data`` belongs to a single frame of at most ``most`` bytes.

@@ -14,16 +14,21 @@ A frame of length 0 is a heartbeat and has no payload. The preamble precedes the
 
 Contract of the reader: pass the bytes of a socket to ``read``, which returns all complete frames, or to ``feed``, and
 take the frames singly. A byte is copied at most three times (stored in an incomplete frame, joined with the rest,
-sliced out as payload), and a byte of a large frame that comes in large reads once, so n bytes cost O(n) for any
-division into pieces. The reader stores only bytes that arrived: a length larger than ``limit`` is refused at the
-header, and a permitted length reserves no memory.
+sliced out as payload), so n bytes cost O(n) for any division into pieces. The reader stores only bytes that arrived: a
+length larger than ``limit`` is refused at the header, and a permitted length reserves no memory.
+
+A large frame has memory of its own, some times as large as the bytes that have arrived (``RESERVED_FACTOR``). ``read``
+copies bytes into the memory. A shell that reads into the memory itself (``space``, ``filled``) saves that copy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from cmqd_protocol.limits import HEADER_BYTES, MAGIC
+
+Payload: TypeAlias = bytes | memoryview
+"""The payload of a frame: a view, if the frame is large."""
 
 _LENGTH: Final = Struct(">I")
 _PREAMBLE: Final = Struct(">4sHH")
@@ -37,10 +42,22 @@ _RUNS: Final = bytes(1024), bytes(64)
 """Runs of heartbeats, long and short. A single comparison skips a run; the short run serves the end of a piece."""
 
 LARGE_FRAME_BYTES: Final = 128 * 1024
-"""Frames from this size on, with the header, are kept as the reads that brought them, and joined once."""
+"""Frames from this size on, with the header, arrive in memory of their own, into which a shell can read."""
 
-KEPT_READ_BYTES: Final = 16 * 1024
-"""Smallest read that is kept as it is; smaller reads are joined at once, because each object has a cost of its own."""
+RESERVED_FACTOR: Final = 8
+LEAST_ARRIVED_BYTES: Final = 16 * 1024
+"""Memory of a large frame, by the bytes that have arrived (at least this number), up to its length. Up to twice as much
+if another frame had the memory before."""
+
+SPARE_BYTES: Final = 1280 * 1024
+MAX_SPARES: Final = 8
+"""Size of a frame's memory up to which the memory serves another frame, and number of such spares."""
+
+_spares: Final[list[bytearray]] = []
+"""Memory of frames that were taken up. New memory would be filled with zeros first, at the cost of a copy."""
+
+VIEWED_FRAME_BYTES: Final = 8 * 1024
+"""A read that is exactly a frame, from this size on, is not copied: its payload is a view of the read."""
 
 header: Final[Callable[[int], bytes]] = _LENGTH.pack
 """Encode the length of a payload as the header of its frame."""
@@ -65,39 +82,67 @@ def decode_preamble(data: bytes) -> tuple[int, int] | None:
 class LargePayload:
     """The payload of a large frame, as far as it has arrived; see ``LARGE_FRAME_BYTES``."""
 
-    __slots__ = ("_pieces", "_small", "have", "missing")
+    __slots__ = ("_buffer", "_length", "have")
 
-    def __init__(self, length: int, data: bytes, start: int) -> None:
-        """Begin a payload of ``length`` bytes with those of ``data`` from ``start`` on, fewer than all."""
-        # Without a copy if the frame begins the read, as usual: else small frames before it would stay in memory.
-        first = memoryview(data)[start:] if start <= HEADER_BYTES else data[start:]
-        self._pieces: list[bytes | bytearray | memoryview] = [first]
-        self._small = bytearray()
-        """Small reads since the last piece."""
-        self.have = len(first)
+    def __init__(self, length: int, data: memoryview) -> None:
+        """Begin a payload of ``length`` bytes with ``data``, fewer than all."""
+        self._length = length
+        self._buffer = bytearray()
+        self.have = 0
         """Bytes that have arrived."""
-        self.missing = length - len(first)
-        """Bytes that have not, at least 1."""
+        self.add(data)
 
-    def add(self, data: bytes) -> None:
-        """Add the bytes of a read, fewer than are missing."""
-        if len(data) < KEPT_READ_BYTES:
-            self._small += data
-        else:
-            self._close_small()
-            self._pieces.append(data)
-        self.have += len(data)
-        self.missing -= len(data)
+    @property
+    def missing(self) -> int:
+        """Bytes that have not arrived."""
+        return self._length - self.have
 
-    def join(self, data: bytes | memoryview) -> bytes:
-        """Return the payload, which ends with ``data``."""
-        self._close_small()
-        return b"".join((*self._pieces, data))
+    @property
+    def reserved(self) -> int:
+        """Memory of the payload."""
+        return len(self._buffer)
 
-    def _close_small(self) -> None:
-        if self._small:
-            self._pieces.append(self._small)
-            self._small = bytearray()
+    def add(self, data: Payload) -> None:
+        """Add bytes, not more than are missing."""
+        have = self.have + len(data)
+        if have > len(self._buffer):
+            self._reserve(have)
+        # Through a view: the assignment to a bytearray would copy ``data`` first.
+        memoryview(self._buffer)[self.have : have] = data
+        self.have = have
+
+    def space(self) -> memoryview:
+        """Return the memory of the next bytes, at least one if any are missing; ``filled`` tells how many were written.
+
+        Only one of the views may be in use.
+        """
+        if self.have == len(self._buffer):
+            self._reserve(self.have)
+        return memoryview(self._buffer)[self.have : self._length]
+
+    def filled(self, count: int) -> None:
+        """Take note of bytes that were written into ``space``."""
+        self.have += count
+
+    def whole(self) -> memoryview:
+        """Return the payload, of which no byte is missing."""
+        return memoryview(self._buffer)[: self._length]
+
+    def reuse(self) -> None:
+        """Let another frame have the memory. No view is used any more."""
+        if len(self._buffer) <= SPARE_BYTES and len(_spares) < MAX_SPARES:
+            _spares.append(self._buffer)
+
+    def _reserve(self, have: int) -> None:
+        size = min(self._length, RESERVED_FACTOR * max(have, LEAST_ARRIVED_BYTES))
+        try:
+            larger = _spares.pop()
+        except IndexError:
+            larger = bytearray()
+        if not size <= len(larger) <= 2 * size:
+            larger = bytearray(size)
+        memoryview(larger)[: self.have] = memoryview(self._buffer)[: self.have]
+        self._buffer = larger
 
 
 class FrameReader:
@@ -131,6 +176,11 @@ class FrameReader:
         if self._large is not None:
             return HEADER_BYTES + self._large.have
         return len(self._partial) + len(self._data) - self._position
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Memory of the stored bytes, and of the next bytes of a large frame."""
+        return self.stored_bytes if self._large is None else HEADER_BYTES + self._large.reserved
 
     @property
     def missing_bytes(self) -> int:
@@ -229,7 +279,7 @@ class FrameReader:
         self._keep(HEADER_BYTES)
         return None
 
-    def read(self, data: bytes) -> list[bytes]:
+    def read(self, data: bytes) -> Sequence[Payload]:
         """Return the payloads of all complete frames, without heartbeats. Check ``refused_length`` afterwards.
 
         Hot path: most reads hold whole frames and no bytes are left of the previous read, so no bytes are stored.
@@ -243,8 +293,8 @@ class FrameReader:
         size, limit = len(data), self.limit
         if size > HEADER_BYTES and length_at(data)[0] == size - HEADER_BYTES <= limit:
             # Exactly a single frame, from a peer that waits for every reply. This path saves a third of the time.
-            return [data[HEADER_BYTES:]]
-        found: list[bytes] = []
+            return [data[HEADER_BYTES:] if size < VIEWED_FRAME_BYTES else memoryview(data)[HEADER_BYTES:]]
+        found: list[Payload] = []
         append = found.append
         position, need = 0, HEADER_BYTES
         while (start := position + HEADER_BYTES) <= size:
@@ -267,22 +317,48 @@ class FrameReader:
         if position < size:
             self.is_empty = False
             if need >= LARGE_FRAME_BYTES:
-                self._large = LargePayload(need - HEADER_BYTES, data, position + HEADER_BYTES)
+                self._large = LargePayload(need - HEADER_BYTES, memoryview(data)[position + HEADER_BYTES :])
             else:
                 self._partial += memoryview(data)[position:]
                 self._need = need
         return found
 
-    def _read_large(self, large: "LargePayload", data: bytes) -> list[bytes]:
+    def _read_large(self, large: "LargePayload", data: bytes) -> Sequence[Payload]:
         missing = large.missing
-        if len(data) < missing:
+        if len(data) < missing or not data:
             large.add(data)
             return []
         self._large = None
         self.is_empty = True
         if len(data) == missing:
-            return [large.join(data)]
-        return [large.join(memoryview(data)[:missing]), *self.read(data[missing:])]
+            large.add(data)
+            return [large.whole()]
+        large.add(memoryview(data)[:missing])
+        return [large.whole(), *self.read(data[missing:])]
+
+    def space(self) -> memoryview:
+        """Return the memory of the next bytes of the large frame that has begun; ``filled`` tells how many were
+        written.
+        """
+        assert self._large is not None
+        return self._large.space()
+
+    def filled(self, count: int) -> bool:
+        """Take note of bytes that were written into ``space``; return True if the frame is complete, for
+        ``take_filled``.
+        """
+        assert self._large is not None
+        self._large.filled(count)
+        return not self._large.missing
+
+    def take_filled(self) -> "LargePayload | None":
+        """Return the payload of the large frame that is complete, or None if no frame is."""
+        large = self._large
+        if large is None or large.missing:
+            return None
+        self._large = None
+        self.is_empty = True
+        return large
 
     def _keep(self, need: int) -> None:
         """Copy the incomplete rest, so that no reference keeps the (much larger) read buffer alive."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from cmqd_protocol.frames import Payload
 from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES
 from cmqd_protocol.messages import MESSAGE_TYPES, Cancel, Request, request_decoder
 
@@ -20,7 +21,7 @@ _TRAILING: Final = re.compile(r"trailing characters \(byte (\d+)\)$")
 """Error text of msgspec for bytes behind the decoded value."""
 
 
-def decode(payload: bytes) -> Request | Cancel:
+def decode(payload: Payload) -> Request | Cancel:
     """Decode a request that has more than ``LARGE_PAYLOAD_BYTES``.
 
     A frame without elements behind the last known field is decoded at once. Other frames are of a newer client, or
@@ -48,7 +49,7 @@ def decode(payload: bytes) -> Request | Cancel:
     return request_decoder.decode(payload)
 
 
-def array_header(payload: bytes) -> tuple[int, int]:
+def array_header(payload: Payload) -> tuple[int, int]:
     """Return the length of the array that a payload is, and the offset of its first element; (0, 0) = no array."""
     kind = payload[0]
     if 0x90 <= kind <= 0x9F:
@@ -59,7 +60,7 @@ def array_header(payload: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-def integer_at(payload: bytes, start: int) -> tuple[int, int]:
+def integer_at(payload: Payload, start: int) -> tuple[int, int]:
     """Return the unsigned integer at an offset and the offset of its end; (-1, start) = no integer."""
     kind = payload[start] if start < len(payload) else 0xC0
     if kind <= 0x7F:

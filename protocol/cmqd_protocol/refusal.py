@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cmqd_protocol import large_frames
+from cmqd_protocol.frames import Payload
 from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES, MAX_REQUEST_ID, VERSION
 from cmqd_protocol.messages import REQUEST_TYPES, Error, Request, error
 from cmqd_protocol.protocol_errors import ErrorCode
@@ -68,7 +69,7 @@ _INDEX: Final = re.compile(r"\[(\d+)\]")
 _INSIDE_MAP: Final = "[...]"
 
 
-def refuse(payload: bytes, problem: Exception) -> Error | None:
+def refuse(payload: Payload, problem: Exception) -> Error | None:
     """Return the error for a request that cannot be decoded; None if the payload has no valid request number."""
     is_large = len(payload) > LARGE_PAYLOAD_BYTES
     try:
@@ -98,7 +99,7 @@ def refuse(payload: bytes, problem: Exception) -> Error | None:
     )
 
 
-def _large_envelope(payload: bytes, problem: Exception) -> _Envelope | None:
+def _large_envelope(payload: Payload, problem: Exception) -> _Envelope | None:
     """Read the envelope of a large payload, without examining its end; None = malformed, or without an envelope."""
     # None and not ``raise problem``: this frame has the problem and the payload, so the traceback would be a cycle that
     # keeps the payload in memory until a garbage collection.
@@ -115,7 +116,7 @@ def _large_envelope(payload: bytes, problem: Exception) -> _Envelope | None:
 _Explanation: TypeAlias = tuple[Sentence, dict[str, Any]]
 
 
-def _explain(payload: bytes, fields: tuple[str, ...], said: str) -> _Explanation:
+def _explain(payload: Payload, fields: tuple[str, ...], said: str) -> _Explanation:
     """Translate the error text of msgspec into a sentence about a field of the request."""
     if too_short := _TOO_SHORT.match(said):
         # Element 0 is the operation, so element N, the first missing element, is field N - 1.
@@ -172,12 +173,12 @@ def _wrong_type(part: Sentence, field: str, said: str, encoded: bytes) -> _Expla
     return text, details
 
 
-def _element(payload: bytes, index: int) -> msgspec.Raw:
+def _element(payload: Payload, index: int) -> msgspec.Raw:
     element: msgspec.Raw = getattr(_elements_decoder.decode(payload), f"e{index}")
     return element
 
 
-def _encoded_at(payload: bytes, indexes: list[int]) -> bytes:
+def _encoded_at(payload: Payload, indexes: list[int]) -> bytes:
     """Return the encoded element at a path of indexes."""
     raw = _element(payload, indexes[0])
     for index in indexes[1:]:
@@ -211,7 +212,7 @@ def _count_entries(encoded: bytes) -> int | None:
     return None
 
 
-def _field_that_is_not_text(payload: bytes, request_type: type[Request]) -> str:
+def _field_that_is_not_text(payload: Payload, request_type: type[Request]) -> str:
     """Return the first field that is not UTF-8; ``request`` if unknown, as in a large payload."""
     if not payload:
         return "request"

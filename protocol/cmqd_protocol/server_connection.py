@@ -15,7 +15,7 @@ from cmqd_protocol.features import (
     MAX_WAITING_REQUESTS_FACT,
     SHARD_FACT,
 )
-from cmqd_protocol.frames import encode_preamble, header, length_at
+from cmqd_protocol.frames import Payload, encode_preamble, header, length_at
 from cmqd_protocol.handshake import (
     NO_KEY,
     AccessKey,
@@ -27,6 +27,7 @@ from cmqd_protocol.handshake import (
     tune_heartbeat_ms,
     tune_max_frame_bytes,
 )
+from cmqd_protocol.large_replies import encode_pieces
 from cmqd_protocol.limits import (
     AUTHENTICATION_TIMEOUT_MS,
     DEFAULT_HEARTBEAT_MS,
@@ -44,6 +45,7 @@ from cmqd_protocol.messages import (
     Cancel,
     ClientHello,
     Error,
+    MessagesReceived,
     Push,
     Request,
     ServerHello,
@@ -65,10 +67,10 @@ CONNECTION_RETRY_MS: Final = 1_000
 # Captured because the lookup of an enum member costs more than decoding a small message.
 _OPEN: Final = State.OPEN
 _encode = encoder.encode
-_decode_request = request_decoder.decode
+_decode_request: Callable[[Payload], Request | Cancel] = request_decoder.decode
 
 
-def _decode_any_request(payload: bytes) -> Request | Cancel:
+def _decode_any_request(payload: Payload) -> Request | Cancel:
     return _decode_request(payload) if len(payload) <= LARGE_PAYLOAD_BYTES else large_frames.decode(payload)
 
 
@@ -216,6 +218,15 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         self.receive_data(data, now_ms)
         return self.events()
 
+    def receive_filled(self) -> list[ServerEvent]:
+        """Process the large frame that was written into ``space``, if it is complete, and return the events."""
+        large = self._reader.take_filled()
+        if large is not None:
+            self._receive_requests((large.whole(),), _decode_any_request)
+            # The decoded bodies are copies.
+            large.reuse()
+        return self.events()
+
     def lone_request(self, data: bytes, now_ms: int) -> Request | None:
         """Return the request if ``data`` is exactly the frame of a request that is passed on, and no event is due.
 
@@ -268,6 +279,24 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             raise _not_outstanding(reply.request_id) from None
         self._last_write_ms = now_ms
         return header(size) + payload
+
+    def large_reply_to_send(self, reply: MessagesReceived, now_ms: int) -> list[bytes]:
+        """Return the bytes of a reply with large bodies as pieces: ``reply_to_send`` without a copy of the bodies.
+
+        Raises:
+            LocalProtocolError: as ``send``.
+        """
+        pieces = encode_pieces(reply)
+        size = sum(map(len, pieces))
+        if self._out or self._state is not _OPEN or size > self._max_frame_bytes:
+            return [self.reply_to_send(reply, now_ms)]
+        try:
+            self._outstanding.remove(reply.request_id)
+        except KeyError:
+            raise _not_outstanding(reply.request_id) from None
+        self._last_write_ms = now_ms
+        pieces[0] = header(size) + pieces[0]
+        return pieces
 
     def replies_to_send(self, replies: Iterable[AnyReply], now_ms: int) -> list[bytes]:
         """Return the bytes of replies: ``send`` for each and ``data_to_send`` in a single call.
@@ -350,7 +379,9 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
 
     # -------------------------------------------------------------- requests
 
-    def _receive_requests(self, payloads: list[bytes], decode: Callable[[bytes], Request | Cancel]) -> None:
+    def _receive_requests(
+        self, payloads: Sequence[bytes | memoryview], decode: Callable[[Payload], Request | Cancel]
+    ) -> None:
         """Decode the requests, check their numbers and add them to the events. Hot path."""
         outstanding = self._outstanding
         add = outstanding.add
@@ -376,7 +407,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
             else:
                 self._refuse_number(message.request_id, is_new=len(outstanding) > count)
 
-    def _refuse(self, payload: bytes, problem: Exception) -> bool:
+    def _refuse(self, payload: Payload, problem: Exception) -> bool:
         """Refuse a payload that cannot be decoded. Without a request number, end the connection and return False."""
         reply = refuse(payload, problem)
         if reply is None:

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from cmqd_protocol.frames import (
-    KEPT_READ_BYTES,
     LARGE_FRAME_BYTES,
+    LEAST_ARRIVED_BYTES,
+    RESERVED_FACTOR,
     FrameReader,
+    Payload,
     decode_preamble,
     encode_preamble,
     frame,
@@ -21,8 +23,8 @@ STREAMS = load("streams")
 LIMIT = 1_114_112
 
 
-def read_all(reader: FrameReader, pieces: list[bytes]) -> list[bytes]:
-    found: list[bytes] = []
+def read_all(reader: FrameReader, pieces: list[bytes]) -> list[Payload]:
+    found: list[Payload] = []
     for piece in pieces:
         found += reader.read(piece)
         if reader.refused_length:
@@ -124,16 +126,15 @@ class TestReading:
     @pytest.mark.parametrize("around", [-1, 0, 1])
     @pytest.mark.parametrize("before", [b"", frame(b"before")])
     def test_a_large_frame_comes_from_its_reads_in_order(self, before: bytes, around: int) -> None:
-        """Large reads are kept, small reads between them are joined."""
         chance = random.Random(around)
         payloads = [chance.randbytes(LARGE_FRAME_BYTES - HEADER_BYTES + around), chance.randbytes(700_000), b"behind"]
         stream = before + b"".join(frame(payload) for payload in payloads)
         for _ in range(20):
             reader = FrameReader(LIMIT)
-            found: list[bytes] = []
+            found: list[Payload] = []
             rest = stream
             while rest:
-                size = chance.choice((1, 3, 500, KEPT_READ_BYTES - 1, KEPT_READ_BYTES, 100_000, 256_000))
+                size = chance.choice((1, 3, 500, 16_383, 16_384, 100_000, 256_000))
                 data, rest = rest[:size], rest[size:]
                 found += reader.read(data)
                 taken = sum(HEADER_BYTES + len(payload) for payload in found)
@@ -141,7 +142,6 @@ class TestReading:
                 assert reader.is_empty is (reader.stored_bytes == 0)
                 assert reader.missing_bytes <= len(rest)
             assert found == ([b"before"] if before else []) + payloads
-            assert all(type(payload) is bytes for payload in found)
 
     def test_the_bytes_of_a_large_frame_are_copied_once(self) -> None:
         reader = FrameReader(LIMIT)
@@ -150,11 +150,48 @@ class TestReading:
         try:
             for data in reads:
                 assert reader.read(data) == []
-            assert tracemalloc.get_traced_memory()[1] < 10_000, "the reads themselves are kept"
+            assert tracemalloc.get_traced_memory()[1] < 1_010_000, "the memory of the frame"
         finally:
             tracemalloc.stop()
         assert reader.missing_bytes == 4
         assert reader.read(b"last") == [b"".join(reads)[HEADER_BYTES:] + b"last"]
+
+    def test_bytes_of_a_large_frame_are_written_into_its_memory(self) -> None:
+        chance = random.Random(7)
+        reader = FrameReader(LIMIT)
+        for _ in range(30):
+            payload = chance.randbytes(chance.randrange(LARGE_FRAME_BYTES, LIMIT))
+            start = chance.choice((0, 1, chance.randrange(100_000)))
+            assert reader.read(frame(payload)[: HEADER_BYTES + start]) == []
+            while start < len(payload):
+                assert reader.take_filled() is None
+                assert reader.reserved_bytes <= 2 * RESERVED_FACTOR * max(start, LEAST_ARRIVED_BYTES) + HEADER_BYTES
+                assert reader.stored_bytes == HEADER_BYTES + start
+                space = reader.space()
+                assert 0 < len(space) <= len(payload) - start
+                count = chance.randrange(1, len(space) + 1)
+                space[:count] = payload[start : start + count]
+                del space
+                start += count
+                assert reader.filled(count) is (start == len(payload))
+            large = reader.take_filled()
+            assert large is not None
+            assert large.whole() == payload
+            large.reuse()
+            assert reader.is_empty
+        assert reader.read(frame(b"next")) == [b"next"]
+
+    def test_an_empty_read_takes_no_frame_that_was_written_into_its_memory(self) -> None:
+        reader = FrameReader(LIMIT)
+        payload = bytes(LARGE_FRAME_BYTES)
+        reader.read(frame(payload)[:-1])
+        reader.space()[:1] = b"\0"
+
+        assert reader.filled(1)
+        assert reader.read(b"") == []
+        large = reader.take_filled()
+        assert large is not None
+        assert large.whole() == payload
 
     def test_a_large_frame_without_its_end_leaves_nothing(self) -> None:
         reader = FrameReader(LIMIT)

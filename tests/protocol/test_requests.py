@@ -8,6 +8,7 @@ import pytest
 
 from cmqd_protocol.events import ConnectionEnded, RequestRefused
 from cmqd_protocol.frames import frame
+from cmqd_protocol.large_replies import LARGE_BODY_BYTES, has_large_body
 from cmqd_protocol.limits import JOIN_BYTES, MAX_REQUEST_ID, MIN_MAX_FRAME_BYTES
 from cmqd_protocol.messages import (
     AnyReply,
@@ -16,6 +17,7 @@ from cmqd_protocol.messages import (
     Done,
     Error,
     GetServerStatus,
+    HandleFailure,
     MessagesReceived,
     MessagesSent,
     Push,
@@ -498,6 +500,53 @@ class TestShortCuts:
         assert one.outstanding == two.outstanding == 0
         with pytest.raises(LocalProtocolError, match="does not wait"):
             one.reply_to_send(Done(1), 9)
+
+    @each_case("seed", range(20))
+    def test_a_reply_with_large_bodies_is_the_same_in_pieces(self, seed: int) -> None:
+        random = Random(seed)
+        server = ConnectionPair.opened().server
+        sizes = [
+            LARGE_BODY_BYTES,
+            *(random.choice((0, 1, 255, 256, 65_535, 65_536)) for _ in range(random.choice((0, 1, 14, 15, 40)))),
+        ]
+        messages = [
+            ReceivedMessage(
+                random.randrange(1 << random.choice((5, 8, 40))),
+                random.randrange(1 << random.choice((6, 31, 64))),
+                random.randbytes(size),
+                3,
+                4,
+                5,
+                6,
+                random.choice((None, {"name": "value"})),
+            )
+            for size in sizes
+        ]
+        reply = MessagesReceived(
+            random.choice((7, 300, MAX_REQUEST_ID)), messages, random.choice((None, [HandleFailure(9, 402, "gone")]))
+        )
+        server.receive(encoded(GetServerStatus(reply.request_id)), 0)
+
+        pieces = server.large_reply_to_send(reply, 9)
+
+        assert has_large_body(reply)
+        assert b"".join(pieces) == encoded(reply)
+        assert all(any(piece is message.body for piece in pieces) for message in messages)
+        with pytest.raises(LocalProtocolError, match="does not wait"):
+            server.large_reply_to_send(reply, 9)
+
+    def test_a_large_reply_in_pieces_obeys_the_limit_and_the_queue(self) -> None:
+        server = ConnectionPair.opened().server
+        for number in (1, 2, 3):
+            server.receive(encoded(GetServerStatus(number)), 0)
+        server.send(Done(1))
+        queued = MessagesReceived(2, [ReceivedMessage(1, 2, bytes(LARGE_BODY_BYTES), 3, 4, 5, 6)])
+        large = MessagesReceived(3, [ReceivedMessage(1, 2, bytes(MIN_MAX_FRAME_BYTES * 4), 3, 4, 5, 6)])
+
+        assert b"".join(server.large_reply_to_send(queued, 0)) == encoded(Done(1)) + encoded(queued)
+        (refusal,) = server.large_reply_to_send(large, 0)
+        assert len(refusal) < 1_000
+        assert b"REPLY_TOO_LARGE" in refusal or b"reply_too_large" in refusal
 
     def test_a_lone_reply_leaves_after_what_is_queued(self) -> None:
         server = ConnectionPair.opened().server

@@ -26,6 +26,7 @@ from cmqd.server.access.permissions import Permissions
 from cmqd.server.admission.memory_budget import LEAST_BYTES
 from cmqd.server.binary import peer_address
 from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES
+from cmqd.server.binary.frame_filling import FrameFilling
 from cmqd.server.binary.input_turns import InputTurns
 from cmqd.server.binary.parked_requests import ParkedRequests
 from cmqd.server.binary.reply_output import (
@@ -43,6 +44,7 @@ from cmqd.server.replies.held_reply_memory import body_bytes
 from cmqd.server.replies.reply_gate import Outgoing
 from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import ClientFeature
+from cmqd_protocol.large_replies import has_large_body
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
 from cmqd_protocol.protocol_errors import ErrorCode
@@ -232,9 +234,30 @@ class AcceptedConnection(asyncio.Protocol):
                 if self._charged:
                     self.measure()
         if shared.overloaded and not self.is_stalled:
-            self.is_stalled = True
-            shared.stalled.append(self)
-            self._input().plan()
+            self._stall()
+
+    def _frame_filled(self, count: int) -> None:
+        """Take the bytes of a read that are in the memory of a large frame, as ``data_received`` takes other bytes."""
+        shared = self._shared
+        shared.counters.bytes_in += count
+        self._bytes_in += count
+        self._input().fill(count, is_in_time=shared.io_batch.take_input(count))
+        if shared.overloaded and not self.is_stalled:
+            self._stall()
+
+    def fill_frame(self, *, begins: bool) -> None:
+        """Read into the memory of a large frame from the next read on, or no more."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            # A loop takes the new protocol when reading begins.
+            if transport.is_reading():
+                transport.pause_reading()
+            transport.set_protocol(FrameFilling(self, self._wire.space, self._frame_filled) if begins else self)
+
+    def _stall(self) -> None:
+        self.is_stalled = True
+        self._shared.stalled.append(self)
+        self._input().plan()
 
     def eof_received(self) -> None:
         """Take up late input, which the end of the connection must not overtake; the transport closes."""
@@ -484,10 +507,15 @@ class AcceptedConnection(asyncio.Protocol):
         """
         encodable: Any = reply
         shared = self._shared
-        data = self._wire.reply_to_send(encodable, shared.time_ms)
-        shared.counters.bytes_out += len(data)
-        self._bytes_out += len(data)
-        transport.write(data)
+        if queue is not None and type(encodable) is MessagesReceived and has_large_body(encodable):
+            pieces = self._wire.large_reply_to_send(encodable, shared.time_ms)
+            self._count_out(pieces)
+            transport.writelines(pieces)
+        else:
+            data = self._wire.reply_to_send(encodable, shared.time_ms)
+            shared.counters.bytes_out += len(data)
+            self._bytes_out += len(data)
+            transport.write(data)
         if queue is not None:
             self.unread_receives -= 1
             if transport.get_write_buffer_size():

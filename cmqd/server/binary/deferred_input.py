@@ -27,7 +27,7 @@ KiB decoded, and a turn that ends by time leaves most of them here."""
 class DeferredInput:
     """Bytes and decoded requests of a connection, in the order of arrival; see the module."""
 
-    __slots__ = ("_data", "_position", "decoded", "had_request", "is_large", "is_lone")
+    __slots__ = ("_data", "_position", "decoded", "had_request", "is_filled", "is_large", "is_lone")
 
     def __init__(self) -> None:
         self._data = b""
@@ -37,18 +37,20 @@ class DeferredInput:
         """Requests and events that come before the bytes."""
         self.had_request = False
         """A request was in the input that took turns."""
+        self.is_filled = False
+        """Bytes were read into the memory of a large frame: the protocol object has them."""
         self.is_lone = False
         """The input is a single read within a frame, as the connection has found: at most one request ends in it."""
         self.is_large = False
         """More than a piece waits, or has waited since input was last taken up on arrival."""
 
     def __bool__(self) -> bool:
-        return bool(self._data or self.decoded)
+        return bool(self._data or self.decoded or self.is_filled)
 
     @property
     def is_late(self) -> bool:
         """True if all of the input would have been taken up on arrival, if it had not come late."""
-        return not (self.is_large or self.decoded)
+        return not (self.is_large or self.decoded or self.is_filled)
 
     @property
     def stored_bytes(self) -> int:

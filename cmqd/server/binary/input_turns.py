@@ -9,8 +9,11 @@ The connection has three states besides the usual one, in which input is taken u
 - *Late*. Small input that is only late takes its turn in the line ``late``, and the connection does not rest. It is
   read from meanwhile if at most one request waits. If the client closes its side, that turn is taken at once.
 - *Resting*. After its turns the connection is not read from until the I/O batch ends, or, after input without a single
-  request (a flood of heartbeats or cancels), until the next step of the coarse time. A large read in which no frame
-  ends is stored on arrival, and the connection rests as well.
+  request (a flood of heartbeats or cancels), until the next step of the coarse time.
+
+A large read in which no frame ends is stored on arrival. Later reads bring bytes into the memory of the frame
+(``frame_filling``), and a complete frame is taken up at once, while no connection takes turns and the log has room.
+Behind ``LARGE_READS`` such reads of an I/O batch a connection rests, and a frame takes a turn.
 
 A connection that is held, stalled or slow keeps its deferred input and takes no turns.
 """
@@ -30,6 +33,9 @@ from cmqd_protocol.server_connection import ServerConnection
 READ_BYTES: Final = 256_000
 """Most that a read of the socket brings; uvloop's buffer."""
 
+FILLED_BYTES: Final = 64 * 1024
+"""Missing bytes of a frame from which on reads bring bytes into the memory of the frame."""
+
 
 class InputConnection(Client, Protocol):
     """The connection of the input."""
@@ -44,6 +50,10 @@ class InputConnection(Client, Protocol):
 
     def dispatch_each(self, events: Sequence[object]) -> int:
         """Dispatch the events of a piece of input in order, and defer the rest; return the number taken up."""
+        ...
+
+    def fill_frame(self, *, begins: bool) -> None:
+        """Read into the memory of a large frame from the next read on, or no more."""
         ...
 
     def measure(self) -> None:
@@ -89,8 +99,10 @@ class InputTurns:
         deferred = self.deferred
         if is_in_time and self._is_stored_only(data):
             self._wire.receive(data, shared.time_ms)
-            self._is_resting = True
-            shared.io_batch.rests.add(self)
+            if self._wire.missing_bytes >= FILLED_BYTES:
+                self._connection.fill_frame(begins=True)
+            if not shared.io_batch.goes_on():
+                self._rest()
         else:
             if deferred is None:
                 deferred = self.deferred = DeferredInput()
@@ -103,9 +115,30 @@ class InputTurns:
         self.plan()
         self._connection.measure()
 
+    def fill(self, count: int, *, is_in_time: bool) -> None:
+        """Take the bytes of a read that are in the memory of a large frame; see ``add``."""
+        shared = self._shared
+        goes_on = is_in_time and not self._connection.is_held and shared.io_batch.goes_on()
+        is_complete = self._wire.filled(count, shared.time_ms)
+        if is_complete:
+            self._connection.fill_frame(begins=False)
+        if is_complete and goes_on:
+            self._connection.dispatch_each(self._wire.receive_filled())
+        elif is_complete or not shared.io_batch.turns.has_room():
+            if self.deferred is None:
+                self.deferred = DeferredInput()
+            self.deferred.is_filled = True
+        elif not goes_on:
+            self._rest()
+        self.plan()
+        self._connection.measure()
+
+    def _rest(self) -> None:
+        self._is_resting = True
+        self._shared.io_batch.rests.add(self)
+
     def _is_stored_only(self, data: bytes) -> bool:
-        """Return True if a large read is stored on arrival, without a turn, because no request ends in it. The
-        connection rests as after a turn.
+        """Return True if a large read is stored on arrival, without a turn, because no request ends in it.
 
         Not while the log has no room: the bytes would wait in memory, and not at the client.
         """
@@ -139,7 +172,11 @@ class InputTurns:
         size = 0
         turn_time = shared.io_batch.turn_time
         turn_time.restart(is_charged=True)
-        if not events:
+        if not events and deferred.is_filled:
+            deferred.is_filled = False
+            size = READ_BYTES
+            events = self._wire.receive_filled()
+        elif not events:
             piece = deferred.take_piece(self._wire.missing_bytes, at_frame=self._wire.is_open)
             size = len(piece)
             events = self._wire.receive(piece, shared.time_ms)

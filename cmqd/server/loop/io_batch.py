@@ -73,6 +73,9 @@ BYTES_OF_READ = 256
 READS_PER_IO_BATCH = 4
 """Connections that may be read from again after a large read: each costs 0.1 ms before input can be deferred."""
 
+LARGE_READS = 16
+"""Large reads of an I/O batch after which a connection does not rest, if no connection takes turns."""
+
 
 class Writable(Protocol):
     """A connection with replies to write."""
@@ -107,6 +110,7 @@ class IoBatch:
         "_ends_at",
         "_has_work",
         "_is_single_read",
+        "_large_reads",
         "_looks",
         "_loop",
         "_now_ms",
@@ -169,6 +173,8 @@ class IoBatch:
         no property, because every reply reads it."""
         self._is_single_read = False
         """The batch began with a read of a connection, and had no other read so far."""
+        self._large_reads = 0
+        """Large reads in the batch of connections that did not rest."""
         self._replies = replies
 
     def end_with(self, before_end: Callable[[], None], at_end: Callable[[], None]) -> None:
@@ -224,6 +230,15 @@ class IoBatch:
             self._unclocked = 0
             return True
         return False
+
+    def goes_on(self) -> bool:
+        """Return True if a connection is read from again in this batch, after a large read without the end of a frame,
+        or if a large frame is taken up on arrival.
+        """
+        if self._large_reads >= LARGE_READS or not self.turns.is_free:
+            return False
+        self._large_reads += 1
+        return True
 
     def write_later(self, connection: Writable) -> None:
         """Flush a connection at the next poll. A connection must not be added twice before its flush.
@@ -300,7 +315,7 @@ class IoBatch:
         self._before_end()
         # The batch ends between the two calls: work that ``at_end`` finds belongs to a batch of its own, while work of
         # ``before_end`` is flushed right below.
-        self._looks = 0
+        self._looks = self._large_reads = 0
         self._something = self._has_work = self._scheduled = self._is_single_read = False
         self._now_ms = None
         self._at_end()

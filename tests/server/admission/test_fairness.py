@@ -9,7 +9,7 @@ import pytest
 from cmqd.log.values import Pending
 from cmqd.server.admission.fairness import AHEAD_BYTES, DISK_PATIENCE_SECONDS, QUANTUM, CommitRoom, RoundRobin
 from cmqd.server.binary.deferred_input import LONE_FRAME_BYTES, PIECE_BYTES, DeferredInput
-from cmqd.server.loop.io_batch import IO_BATCH_SECONDS, LEAST_TURNS_SECONDS
+from cmqd.server.loop.io_batch import IO_BATCH_SECONDS, LARGE_READS, LEAST_TURNS_SECONDS
 from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
 from cmqd_protocol.frames import HEARTBEAT, frame
@@ -240,25 +240,61 @@ async def test_a_read_without_the_end_of_a_frame_takes_no_turn_while_the_log_has
     request = send_frame(client, MIB - 300)
 
     for start in range(0, 600_000, 200_000):
-        client.connection.data_received(request[start : start + 200_000])
+        client.transport.bring(request[start : start + 200_000])
         assert not len(rig.server.turns)
-        assert not client.transport.is_reading(), "it rests"
+        assert client.transport.is_reading(), "without a rest"
         await rig.turn()
-        assert client.transport.is_reading()
     other.feed(*(wire.SendMessages(other.next_id(), "jobs", [bytes(960_000)]) for _ in range(5)))
     await rig.turn()
     assert rig.log.pending.bytes >= AHEAD_BYTES
-    client.connection.data_received(request[600_000:800_000])
+    client.transport.bring(request[600_000:800_000])
     assert not client.transport.is_reading()
     await rig.turn()
     assert not client.transport.is_reading(), "the client keeps the rest, and not the memory of the server"
 
     rig.log.let_go()
     await rig.turn()
-    client.connection.data_received(request[800_000:])
-    assert len(rig.server.turns) == 1
+    client.transport.bring(request[800_000:])
+    assert not len(rig.server.turns), "a frame that no turn is before is taken up on arrival"
     await client.settle()
     assert [type(reply) for reply in client.replies.values()] == [wire.MessagesSent]
+
+
+async def test_many_large_frames_rest_and_take_turns(rig: ServerRig) -> None:
+    await with_queue(rig)
+    clients = [await rig.client() for _ in range(LARGE_READS + 3)]
+    requests = [send_frame(client, MIB - 300) for client in clients]
+
+    for client, request in zip(clients, requests, strict=True):
+        client.transport.bring(request[:300_000])
+    assert [client.transport.is_reading() for client in clients] == [True] * LARGE_READS + [False] * 3
+    await rig.turn(20)
+    assert all(client.transport.is_reading() for client in clients)
+    assert not len(rig.server.turns)
+
+    for client, request in zip(clients[:-1], requests, strict=False):
+        client.transport.bring(request[300_000:])
+    assert 0 < len(rig.server.turns) < LARGE_READS, "frames beyond the room of the log"
+    assert not clients[-2].transport.is_reading()
+    clients[-1].transport.bring(requests[-1][300_000:600_000])
+    assert not clients[-1].transport.is_reading()
+    await rig.turn(40)
+    clients[-1].transport.bring(requests[-1][600_000:])
+    for client in clients:
+        await client.settle()
+
+    assert all([type(reply) for reply in client.replies.values()] == [wire.MessagesSent] for client in clients)
+
+
+async def test_a_connection_that_ends_within_a_large_frame_leaves_nothing(rig: ServerRig) -> None:
+    client = await with_queue(rig)
+    client.transport.bring(send_frame(client, MIB - 300)[:600_000])
+
+    client.transport.lose()
+
+    assert client.connection.is_gone
+    await rig.turn()
+    assert not len(rig.server.turns)
 
 
 def send_frame(client: RigClient, size: int) -> bytes:

@@ -94,18 +94,18 @@ async def a_rig(folder: Path, total_bytes: int) -> ServerRig:
     return rig
 
 
-def send_unfinished(client: RigClient, size: int) -> None:
-    """All of a frame but its end."""
-    client.connection.data_received(header(4 * MIB) + bytes(size))
+def send_unfinished(client: RigClient, size: int, length: int = 4 * MIB) -> None:
+    """All of a frame but its end: its memory is that of the whole frame."""
+    client.connection.data_received(header(length) + bytes(size))
 
 
 async def test_unfinished_frames_over_the_budget_cost_the_largest_its_connection(tmp_path: Path) -> None:
-    rig = await a_rig(tmp_path, 10 * MIB)
+    rig = await a_rig(tmp_path, 16 * MIB)
     small, *large = [await rig.client() for _ in range(5)]
     key = await rig.accounts.create_account("admin", "other", 1)
     other = await rig.client(key)
     send_unfinished(other, 2 * MIB)
-    send_unfinished(small, 1 * MIB)
+    send_unfinished(small, 1 * MIB, 2 * MIB)
     await rig.turn(20)
 
     for client in large:
@@ -124,7 +124,7 @@ async def test_unfinished_frames_over_the_budget_cost_the_largest_its_connection
         assert client.transport.lost
     assert not small.transport.lost
     assert not other.transport.lost
-    assert rig.server.part(MemoryBudget).held_bytes <= 10 * MIB
+    assert rig.server.part(MemoryBudget).held_bytes == 14 * MIB + 4 * 4
     assert rig.server.part(Counters).dropped_for_memory == 2
     rig.server.part(MemoryBudget).check_invariants()
     rig.close()
@@ -139,7 +139,7 @@ async def test_a_frame_that_grows_by_small_reads_counts_and_is_forgotten_when_it
     for start in range(0, 500_000, 10_000):
         client.connection.data_received(data[start : start + 10_000])
         await rig.turn(1)
-    assert rig.server.part(MemoryBudget).held_bytes == 500_000
+    assert rig.server.part(MemoryBudget).held_bytes == len(data)
     client.connection.data_received(data[500_000:])
     await client.settle()
 
@@ -168,7 +168,7 @@ async def test_a_broken_connection_holds_nothing_and_its_frame_is_freed(rig: Ser
     client = await rig.client()
     send_unfinished(client, 2 * MIB)
     await rig.turn(20)
-    assert rig.server.part(MemoryBudget).held_bytes == 2 * MIB + 4
+    assert rig.server.part(MemoryBudget).held_bytes == 4 * MIB + 4
 
     client.transport.lose()
 
