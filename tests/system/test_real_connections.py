@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import socket
 import ssl
 import struct
@@ -262,6 +263,27 @@ async def test_tls(tmp_path: Path) -> None:
             read_to_end(sock)
         async with connect(server.url, tls=context) as client:
             await status_until(client, lambda status: status["connections"] == 1)
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+async def test_bodies_of_all_sizes_come_back_as_they_were_sent(tmp_path: Path, has_tls: bool) -> None:
+    """Small and large frames in turn, many at once, over a connection: their reads begin and end anywhere."""
+    chance = random.Random(39)
+    sizes = [1, 4_000, 8_190, 65_000, 131_000, *range(255_900, 256_000, 10), 600_000, 1 << 20]
+    bodies = [chance.randbytes(chance.choice(sizes)) for _ in range(60)]
+    flags = ("--tls-certificate", str(TLS / "certificate.pem"), "--tls-key", str(TLS / "key.pem")) if has_tls else ()
+    context = ssl.create_default_context(cafile=str(TLS / "certificate.pem")) if has_tls else None
+    with RunningServer(tmp_path, *flags) as server:
+        async with connect(server.url, tls=context) as client:
+            queue = await client.create_queue("jobs", max_message_bytes=1 << 20)
+            await asyncio.gather(*(queue.send(body) for body in bodies))
+            received: list[bytes] = []
+            while len(received) < len(bodies):
+                messages = await queue.receive(16, wait=20)
+                received += [message.body for message in messages]
+                await queue.delete_batch(messages)
+
+    assert sorted(received) == sorted(bodies)
 
 
 async def test_more_connections_than_descriptors_are_refused_and_the_rest_is_served(tmp_path: Path) -> None:
