@@ -543,8 +543,9 @@ class Snapshots:
             durable = self.rig.log.durable_lsn
             for attempt in count():
                 copy = self._target / f"{len(self.taken)}-{label}-{attempt}"
-                # SQLite may remove a WAL meanwhile, in another thread: the folder was never as such a copy is.
-                with suppress(FileNotFoundError, shutil.Error):
+                # SQLite may remove a WAL meanwhile, in another thread: the folder was never as such a copy is. And the
+                # other thread may take a copy of the same name.
+                with suppress(FileNotFoundError, FileExistsError, shutil.Error):
                     shutil.copytree(self._folder, copy)
                     self.taken.append((copy, durable))
                     return
