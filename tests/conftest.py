@@ -152,15 +152,21 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+def ignore_unraisable(_: object) -> None:
+    pass
+
+
 def pytest_runtest_logfinish() -> None:
     # A failed test closes nothing behind its failure, and the interpreter keeps its frames for a debugger until the
     # next test begins. The warnings of open sockets in them would fail that test, or one far behind it.
     if hasattr(sys, "last_value"):
         for name in ("last_exc", "last_type", "last_value", "last_traceback"):
-            vars(sys).pop(name, None)
-        report, sys.unraisablehook = sys.unraisablehook, lambda _: None
+            if hasattr(sys, name):
+                delattr(sys, name)
+        reports = sys.unraisablehook
+        sys.unraisablehook = ignore_unraisable
         gc.collect()
-        sys.unraisablehook = report
+        sys.unraisablehook = reports
 
 
 @pytest.hookimpl(trylast=True)

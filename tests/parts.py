@@ -204,7 +204,8 @@ def run_kill_rounds() -> None:
     kills = [
         f"tests/system/kills/test_{name}.py" for name in ("kill_nine", "consumers_survive_restarts", "unused_queues")
     ]
-    files = (*kills, "tests/system/power/test_only_fsynced_survives.py")
+    power = (f"tests/system/power/test_{name}.py" for name in ("only_fsynced_survives", "power_failures_of_fills"))
+    files = (*kills, *power)
     # All at once, because most of their time is waiting.
     run_pytest(sys.executable, "-n", "4", "--dist", "loadfile", *files, environment=counts)
 

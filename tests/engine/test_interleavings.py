@@ -13,10 +13,10 @@ from support.engine.machine import EngineMachine, HazardMachine
 from support.engine.memory_engine import MemorySession
 
 TestEngine = EngineMachine.TestCase
-TestEngine.settings = profile(200)
+TestEngine.settings = profile(400)
 
 TestHazards = HazardMachine.TestCase
-TestHazards.settings = profile(200)
+TestHazards.settings = profile(400)
 
 
 class BelievesNotices(without.BelievesNotices, without.BelievesSlowAppends):

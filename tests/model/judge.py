@@ -1,6 +1,6 @@
 """The shared part of the machines of the model: their state, and the judge of every record of an operation.
 
-Always the same examples. By default (``make test``) an eighth of the examples; HYPOTHESIS_PROFILE=full
+Always the same examples. By default (``make test``) a sixteenth of the examples; HYPOTHESIS_PROFILE=full
 (``make test-all``) takes all examples, and thorough searches further, with new examples in every run.
 
 A failing example is printed as Hypothesis found it, with the decorator that repeats it: shrinking takes five minutes of
@@ -67,7 +67,7 @@ def profile(examples: int) -> settings:
             suppress_health_check=checks,
         )
     return settings(
-        max_examples=examples if chosen == "full" else examples // 8,
+        max_examples=examples if chosen == "full" else examples // 16,
         phases=tuple(Phase) if chosen == "shrink" else (Phase.explicit, Phase.generate),
         print_blob=True,
         stateful_step_count=60,
