@@ -20,7 +20,7 @@ LONG_US: Final = 1_000
 """Longest commit for which the loop waits."""
 HANG_US: Final = 250_000
 """A single commit of this time ends the commits of the loop process."""
-LONG_SHARES: Final = (1 / 3, 2 / 3)
+LONG_SHARES: Final = (1 / 2, 3 / 4)
 """Shares of long commits: the loop process begins to commit below the first, and ends above the second (decision 0233).
 """
 MEAN_BYTES: Final = (64 * 1024, 128 * 1024)

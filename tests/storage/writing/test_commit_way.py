@@ -89,7 +89,7 @@ def test_a_disk_that_becomes_slow_and_quick_again(way: CommitWay, clock: Clock) 
 
     # The pause first, and then the share of long commits.
     assert run(way, 1_000, QUICK_US, SMALL) == 0
-    assert run(way, 20, LONG_US + 1, SMALL) == 0
+    assert run(way, 40, LONG_US + 1, SMALL) == 0
     clock.now_s += PAUSE_S
     assert run(way, 5, QUICK_US, SMALL) == 0
     assert run(way, 200, QUICK_US, SMALL) == 1
