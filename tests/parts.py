@@ -244,7 +244,7 @@ GATEWAY = (
     *(
         f"tests/gateway/{name}.py"
         for name in (
-            *("test_abuse", "test_request_memory", "test_tls_port", "test_wrong_keys", "rest/test_direct"),
+            *("test_abuse", "test_request_memory", "test_tls_port", "rest/test_direct"),
             *("cmq/test_repeats", "console/test_sessions", "console/test_events", "monitoring/test_routes"),
         )
     ),
