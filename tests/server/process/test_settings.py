@@ -271,7 +271,7 @@ def test_every_setting_has_a_meaning_and_numbers_have_a_range() -> None:
             assert info.high is not None
             assert info.low <= info.default <= info.high
             assert re.search(
-                r"_(ms|bytes|records|receives|connections?|account|queue|connection|endpoint|pushes)$|^shard$",
+                r"_(ms|bytes|records|receives|connections?|account|queue|connection|endpoint|pushes|processes)$|^shard$",
                 info.name,
             )
 

@@ -28,12 +28,12 @@ def row(lsn: int, data: bytes) -> LogRow:
 
 
 def batch(first_lsn: int, kind: str) -> list[LogRow]:
-    datas = {
+    bodies = {
         "small": [b"one", b"", b"three"],
         "many": [b"data"] * (2 * ROWS_PER_STATEMENT + 1),
         "large": [b"small", LARGE + b"1", b"", LARGE + b"2"],
     }[kind]
-    return [row(lsn, data) for lsn, data in enumerate(datas, first_lsn)]
+    return [row(lsn, data) for lsn, data in enumerate(bodies, first_lsn)]
 
 
 @pytest.fixture(params=[PAGE_BYTES, LARGEST_PAGE_BYTES])
