@@ -5,7 +5,7 @@ import pytest
 
 from cmqd.core.limits import copy_bytes
 from cmqd_protocol import messages
-from cmqd_protocol.frames import FrameReader, frame
+from cmqd_protocol.frames import FrameReader, Payload, frame
 from cmqd_protocol.limits import (
     DEFAULT_MAX_FRAME_BYTES,
     MAX_BATCH,
@@ -55,7 +55,7 @@ def struct_of(vector: dict[str, Any]) -> WireMessage:
     return msgspec.convert(value_of(vector["message"]), struct_type)
 
 
-def decode(vector: dict[str, Any], payload: bytes) -> WireMessage:
+def decode(vector: dict[str, Any], payload: Payload) -> WireMessage:
     return DECODERS[vector["from"]].decode(payload)
 
 
@@ -84,7 +84,7 @@ class TestVectors:
     def test_byte_at_a_time(self, vector: dict[str, Any]) -> None:
         reader = FrameReader(MIN_MAX_FRAME_BYTES)
         stream = frame(bytes.fromhex(vector["payload"]))
-        found: list[bytes] = []
+        found: list[Payload] = []
         for at in range(len(stream)):
             assert found == []
             found += reader.read(stream[at : at + 1])
