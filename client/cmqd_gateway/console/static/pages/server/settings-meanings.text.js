@@ -11,6 +11,7 @@ export const CHINESE = {
   adopt_wall_clock: '启动时若服务时间与系统时间相差超过一分钟，则将服务时间设为系统时间',
   listen: '监听地址和端口；端口 0 表示任选空闲端口，IPv6 写作 [::1]:5680',
   http: '由服务作为子进程运行的 HTTP 网关的地址和端口，启用 TLS 时为 HTTPS；不设置则没有网关。需要安装 gateway 扩展',
+  http_processes: 'http 网关的进程数，共享各项限制和对重复请求的记忆；大于 1 需要 Linux',
   cmq_tcp: 'CMQ TCP 协议的地址和端口，由 http 的网关提供，不加密；不设置则不启用',
   http_config: '网关其他配置的 TOML 文件，名称与 cmqd-gateway 的命令行参数相同',
   advertise: '服务向客户端报告的地址，host 或 host:port；不设置则使用 listen 中的主机或本机名称',
