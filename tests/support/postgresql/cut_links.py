@@ -27,19 +27,21 @@ class Link:
         self._is_whole = asyncio.Event()
         self._is_whole.set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._carrying: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
 
     async def listen(self) -> None:
         self._listener = await asyncio.start_server(self._join, "127.0.0.1", 0)
         self.port = self._listener.sockets[0].getsockname()[1]
 
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # ``Links.close`` cancels, and asyncio reports a cancelled task of a connection as an error.
-        with suppress(asyncio.CancelledError):
-            await self._carry(reader, writer)
+    def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Before the task runs: ``Links.close`` may cancel the task before its first step.
+        self._writers.add(writer)
+        task = asyncio.get_running_loop().create_task(self._carry(reader, writer))
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
         is_whole = self._is_whole
         try:
             await is_whole.wait()
@@ -133,6 +135,8 @@ class Links:
         for link in self._links.values():
             self._call(link.close())
         self._call(self._end_tasks())
+        for link in self._links.values():
+            self._call(link.reset())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
