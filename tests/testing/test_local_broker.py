@@ -1,8 +1,13 @@
 """A broker in the process of the test: its clock, its faults, and its end, for plain and for async tests."""
 
 import asyncio
+import contextlib
+import gc
+import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
 
@@ -310,3 +315,28 @@ def test_a_broker_that_halted_by_a_bug_says_so_at_its_end() -> None:
         broker.close()
 
     assert raised.value.__cause__ is bug
+
+
+def connect_until_refused(address: tuple[str, int], clients: contextlib.ExitStack) -> None:
+    """Connect at most 200 times."""
+    with contextlib.suppress(OSError):
+        for _ in range(200):
+            clients.enter_context(socket.create_connection(address))
+
+
+def test_connections_that_arrive_at_the_end_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[object] = []
+
+    def note(found: "sys.UnraisableHookArgs") -> None:
+        forgotten.append(found.exc_value)
+
+    monkeypatch.setattr(sys, "unraisablehook", note)
+    for _ in range(5):
+        with contextlib.ExitStack() as clients, ThreadPoolExecutor(1) as pool:
+            with LocalBroker() as broker:
+                arriving = pool.submit(connect_until_refused, broker.address, clients)
+            arriving.result()
+        del broker
+        gc.collect()
+
+    assert forgotten == []

@@ -8,6 +8,7 @@ loop does not spin.
 
 import asyncio
 import os
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -139,6 +140,11 @@ class Listener:
         self._private = await self._loop.create_server(self.make_connection, "127.0.0.1", 0, backlog=BACKLOG)
         bound: tuple[str, int] = self._private.sockets[0].getsockname()[:2]
         return bound
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """The listening sockets."""
+        return [each for server in (self._server, self._private) if server is not None for each in server.sockets]
 
     @property
     def uses_tls(self) -> bool:

@@ -24,6 +24,7 @@ from cmqd_protocol.features import ADDRESSES_FACT, EPOCH_FACT, FEATURES_FACT, SH
 from cmqd_protocol.frames import frame
 from cmqd_protocol.limits import HEADER_BYTES, PREAMBLE_BYTES
 from cmqd_protocol.protocol_errors import ErrorCode
+from support.closing_listeners import close_listener
 from support.processes.silent_port import reserve_port
 
 _HELLO = 2
@@ -239,7 +240,7 @@ class FaultyLink:
     async def stop(self) -> None:
         """Stop listening and drop all connections."""
         if self._listener is not None:
-            self._listener.close()
+            await close_listener(self._listener)
             for connection in list(self.connections):
                 connection.drop()
             await self._listener.wait_closed()

@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from support.closing_listeners import close_listener
+
 _CHUNK_BYTES = 1 << 16
 Result = TypeVar("Result")
 
@@ -90,7 +92,7 @@ class Link:
 
     async def close(self) -> None:
         if self._listener is not None:
-            self._listener.close()
+            await close_listener(self._listener)
         await self.reset()
 
 
