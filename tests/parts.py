@@ -2,8 +2,8 @@
 
     python tests/parts.py setup [PART ...]  install for these parts (all parts by default); on failure exit code 1
     python tests/parts.py run [PART ...]    run these parts (all by default); the first failure ends the run
-    python tests/parts.py resume            run the part that failed once more, then the parts behind it, of which one
-                                            may fail and run once more; for .ci/run, see decision 0198
+    python tests/parts.py run-again         run all parts, and the few tests that fail a second time; for .ci/run, see
+                                            decision 0198
     python tests/parts.py not-run           print one line: the parts that did not run, and the things that the last
                                             setup found missing here; exit code 1 if that setup failed otherwise
 
@@ -30,6 +30,8 @@ from hashlib import sha256
 from hashlib import sha512 as sha512_of
 from pathlib import Path
 
+from again import MOST_OF_PARTS, PytestRuns
+
 from support.console.chromium import AXE_FILE, UNPACKED, find_chromium
 from support.event_loops import BOTH_LOOPS
 from support.postgresql.installation import find_programs
@@ -42,14 +44,6 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 have is skipped, by name."""
 LACKING = VENVS / "lacking"
 """A file of the last setup: the parts that cannot run on this machine, with the reasons. Absent if all can run."""
-REMAINING = VENVS / "remaining"
-"""A file of the last run: the part that failed and the parts behind it. Absent if no part failed, or if the failure is
-final."""
-FINAL = ("kill-rounds", "failing-calls", "redundancy", "fuzz", "models")
-"""Parts whose failure is final: they look for lost messages or for bugs, and their choices are random, or, of the
-models, always the same."""
-MOST_REPEATED = 2
-"""Parts that may fail in a run of CI and run once more. Each failure by chance is of one test among some 12,000."""
 KILL_ROUNDS = 100
 FAULT_ROUNDS = 30
 SILENT_MACHINE = "tests/engine/test_silent_machine.py"
@@ -82,18 +76,13 @@ class Part:
     """Return a line for each need of the part that this machine does not meet; quick, and installs nothing."""
     install: Callable[[float], None]
     """Install until this time of the monotonic clock. Raises CannotInstallError."""
-    run: Callable[[], None]
+    run: Callable[[PytestRuns], None]
     """Raises CalledProcessError: a test failed."""
 
 
 def call(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
     """Run a command in the root of the project. Raises CalledProcessError."""
     subprocess.run(command, cwd=ROOT, env={**os.environ, **(environment or {})}, check=True)
-
-
-def run_pytest(python: str | Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
-    """Run tests; a test that is skipped is a failure, and so is a run without tests."""
-    call([python, "-m", "pytest", "-q", "--no-skips", *arguments], environment)
 
 
 # ---------------------------------------------------------------- virtual environments
@@ -144,19 +133,16 @@ FAST = ("-m", "not system and not spark", "--ignore=tests/gateway/cmq/api3/test_
 """Arguments for the tests that start no process and no Spark; the environments of the parts have no SDK of CMQ."""
 
 
-def run_fast_tests(name: str, *without: str) -> None:
+def run_fast_tests(runs: PytestRuns, name: str, *without: str) -> None:
     """Run the tests that start no process and no Spark in ``VENVS/name``, without those of these rooms."""
     rooms = ("tests/spark", "tests/typing", "tests/bench", "tests/test_docs.py", *without)
-    run_tests(name, *FAST, *(f"--ignore={room}" for room in rooms))
+    run_tests(runs, name, *FAST, *(f"--ignore={room}" for room in rooms))
 
 
-def run_tests(name: str, *arguments: str) -> None:
+def run_tests(runs: PytestRuns, name: str, *arguments: str) -> None:
     """Run tests in ``VENVS/name``, three files at a time: few of them wait."""
-    run_pytest(
-        VENVS / name / "bin" / "python",
-        *("-n", "3", "--dist", "loadfile", "-p", "no:cacheprovider", *arguments),
-        environment={BOTH_LOOPS: "1"},
-    )
+    python = VENVS / name / "bin" / "python"
+    runs.run(*("-n", "3", "--dist", "loadfile"), *arguments, python=python, environment={BOTH_LOOPS: "1"})
 
 
 def find_python(version: str) -> str | None:
@@ -194,7 +180,7 @@ def install_nothing(_deadline: float) -> None:
     pass
 
 
-def run_kill_rounds() -> None:
+def run_kill_rounds(runs: PytestRuns) -> None:
     counts = {
         "CMQD_KILL_ROUNDS": str(KILL_ROUNDS),
         "CMQD_POWER_FAILURES": str(POWER_FAILURES),
@@ -207,10 +193,10 @@ def run_kill_rounds() -> None:
     power = (f"tests/system/power/test_{name}.py" for name in ("only_fsynced_survives", "power_failures_of_fills"))
     files = (*kills, *power)
     # All at once, because most of their time is waiting.
-    run_pytest(sys.executable, "-n", "4", "--dist", "loadfile", *files, environment=counts)
+    runs.run(*("-n", "4", "--dist", "loadfile"), *files, environment=counts, final=True)
 
 
-def run_models() -> None:
+def run_models(runs: PytestRuns) -> None:
     full = {"HYPOTHESIS_PROFILE": "full"}
     files = (
         "tests/model",
@@ -220,23 +206,20 @@ def run_models() -> None:
         "tests/gateway/cmq/tcp/test_any_order_of_checks.py",
         "tests/engine/test_interleavings.py::test_the_search_finds_each_hazard[H2]",
     )
-    run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", *files, environment=full)
+    runs.run(*("-n", "2", "--dist", "loadfile"), *files, environment=full, final=True)
 
 
 def lacks_failing_calls() -> list[str]:
     return [] if platform.machine() == "x86_64" else ["an x86-64 processor, through whose registers calls fail"]
 
 
-def run_failing_calls() -> None:
-    run_pytest(
-        sys.executable, "-s", "tests/system/power/test_failing_calls.py", environment={"CMQD_FAILING_CALLS": "sites"}
-    )
+def run_failing_calls(runs: PytestRuns) -> None:
+    sites = {"CMQD_FAILING_CALLS": "sites"}
+    runs.run("-s", "tests/system/power/test_failing_calls.py", environment=sites, final=True)
 
 
-def run_costs() -> None:
-    run_pytest(
-        sys.executable, "tests/server/admission/test_cost.py", environment={"CMQD_COST_MESSAGES": str(COST_MESSAGES)}
-    )
+def run_costs(runs: PytestRuns) -> None:
+    runs.run("tests/server/admission/test_cost.py", environment={"CMQD_COST_MESSAGES": str(COST_MESSAGES)})
 
 
 GATEWAY = (
@@ -252,43 +235,26 @@ GATEWAY = (
 """Tests of abuse, limits and memories, which hold for several gateway processes too."""
 
 
-def run_gateway_processes() -> None:
+def run_gateway_processes(runs: PytestRuns) -> None:
     # A single process has two threads for hashes, of which each of two processes has one.
     alone = "not wait_for_a_thread"
-    run_pytest(
-        sys.executable,
-        "-n",
-        "2",
-        "--dist",
-        "loadfile",
-        *GATEWAY,
-        "-k",
-        alone,
-        environment={"CMQD_GATEWAY_PROCESSES": "2"},
-    )
+    two = {"CMQD_GATEWAY_PROCESSES": "2"}
+    runs.run(*("-n", "2", "--dist", "loadfile"), *GATEWAY, *("-k", alone), environment=two)
 
 
-def run_fuzz() -> None:
+def run_fuzz(runs: PytestRuns) -> None:
     seed = random.SystemRandom().getrandbits(32)
     print(f"CMQD_FUZZ_SEED={seed}", flush=True)
     environment = {"CMQD_FUZZ_SECONDS": str(FUZZ_SECONDS), "CMQD_FUZZ_SEED": str(seed)}
-    run_pytest(sys.executable, "-n", "2", "--dist", "load", "tests/fuzz", environment=environment)
+    runs.run(*("-n", "2", "--dist", "load"), "tests/fuzz", environment=environment, final=True)
 
 
-def run_long_benches() -> None:
+def run_long_benches(runs: PytestRuns) -> None:
     benches = [f"tests/bench/test_{name}.py" for name in ("attack", "scenarios", "spark", "curves")]
     names = "attack_is_survived or load_over_http or parts_in_small or ends_a_worker"
     names += " or every_curve or following_reader or further_scenario"
-    run_pytest(
-        sys.executable,
-        "-n",
-        "2",
-        *benches,
-        "tests/celery/test_ended_worker.py",
-        "-k",
-        names,
-        environment={"TEST_LONG_BENCHES": "1"},
-    )
+    files = (*benches, "tests/celery/test_ended_worker.py")
+    runs.run(*("-n", "2"), *files, *("-k", names), environment={"TEST_LONG_BENCHES": "1"})
 
 
 FRAMEWORKS = ("tests/taskiq", "tests/faststream")
@@ -315,13 +281,13 @@ LOWEST = ("lowest", "lowest-frameworks", "lowest-spark")
 """Virtual environments, and the names of their locks."""
 
 
-def run_lowest() -> None:
+def run_lowest(runs: PytestRuns) -> None:
     lowest, frameworks, spark = LOWEST
-    run_fast_tests(lowest, *FRAMEWORKS, *MODELS, OPENAPI)
+    run_fast_tests(runs, lowest, *FRAMEWORKS, *MODELS, OPENAPI)
     # The real broker too: its logs, its loop and its storage process use packages that the fast tests do not reach.
-    run_tests(lowest, "tests/system/test_serve.py")
-    run_tests(frameworks, *FRAMEWORKS)
-    run_tests(spark, *LOWEST_SPARK)
+    run_tests(runs, lowest, "tests/system/test_serve.py")
+    run_tests(runs, frameworks, *FRAMEWORKS)
+    run_tests(runs, spark, *LOWEST_SPARK)
 
 
 WHEEL_PROBE = """
@@ -377,7 +343,7 @@ WHEELS = {"wheel-client": "", "wheel-server": "[server]", "wheel-run": "[cli,htt
 """Virtual environments and the extras that are installed there."""
 
 
-def run_wheels() -> None:
+def run_wheels(_runs: PytestRuns) -> None:
     """Start the installed brokers, and use the installed client and command line, far from the checkout."""
     client, server, everything = (VENVS / name / "bin" for name in WHEELS)
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
@@ -435,7 +401,7 @@ def install_pythons(deadline: float) -> None:
             make_venv(version, python, deadline, "dev.txt")
 
 
-def run_other_pythons() -> None:
+def run_other_pythons(runs: PytestRuns) -> None:
     skipped: list[str] = []
     present = [version for version in other_pythons() if find_python(version) is not None]
     for version in other_pythons():
@@ -444,9 +410,9 @@ def run_other_pythons() -> None:
             continue
         print(f"--- Python {version}", flush=True)
         if version == present[-1]:
-            run_fast_tests(version)
+            run_fast_tests(runs, version)
         else:
-            run_tests(version, *FAST, *BETWEEN)
+            run_tests(runs, version, *FAST, *BETWEEN)
     for version in skipped:
         print(f"--- Python {version}: skipped, this machine does not have it with its venv module", flush=True)
 
@@ -492,15 +458,14 @@ def can_freeze(root: Sequence[str]) -> bool:
     return True
 
 
-def run_mounts() -> None:
+def run_mounts(runs: PytestRuns) -> None:
     root = as_root() or []
     files = ["tests/system/test_full_to_the_last_byte.py"]
     if can_freeze(root):
         files.append("tests/system/test_hanging_disk.py")
     else:
         print("--- test_hanging_disk.py: skipped, this machine cannot freeze the file system of an image", flush=True)
-    command = [*root, "env", "TEST_WITH_MOUNTS=1", sys.executable, "-m", "pytest", "-q", "--no-skips"]
-    call([*command, "-p", "no:cacheprovider", *files])
+    runs.run(*files, prefix=[*root, "env", "TEST_WITH_MOUNTS=1"])
 
 
 # ---------------------------------------------------------------- the console in a browser
@@ -601,8 +566,8 @@ def package_folders(name: str) -> list[Path]:
     return [] if spec is None else [Path(folder) for folder in spec.submodule_search_locations or []]
 
 
-def run_browser() -> None:
-    run_pytest(sys.executable, "-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider", "tests/console")
+def run_browser(runs: PytestRuns) -> None:
+    runs.run(*("-n", "2", "--dist", "loadfile"), "tests/console")
 
 
 # ---------------------------------------------------------------- redundancy over real PostgreSQL servers
@@ -622,28 +587,24 @@ def install_postgresql(deadline: float) -> None:
             raise
 
 
-def run_redundancy() -> None:
+def run_redundancy(runs: PytestRuns) -> None:
     # A test that is skipped would be a failure.
     files = [*REDUNDANCY, *([SILENT_MACHINE] if lacks_namespaces() is None else [])]
-    run_pytest(
-        sys.executable,
-        *("-n", "2", "--dist", "loadfile", "-p", "no:cacheprovider"),
-        *files,
-        environment={"CMQD_ALL_HAZARDS": "1", "CMQD_FAULT_ROUNDS": str(FAULT_ROUNDS)},
-    )
+    variables = {"CMQD_ALL_HAZARDS": "1", "CMQD_FAULT_ROUNDS": str(FAULT_ROUNDS)}
+    runs.run(*("-n", "2", "--dist", "loadfile"), *files, environment=variables, final=True)
     # On its own: a broker takes no variable of the tests above for a setting.
-    run_pytest(sys.executable, REDUNDANCY_BENCH, environment={"TEST_LONG_BENCHES": "1"})
+    runs.run(REDUNDANCY_BENCH, environment={"TEST_LONG_BENCHES": "1"})
 
 
 # ---------------------------------------------------------------- SDKs of CMQ in compiled languages
 
 
-def run_sdk_programs() -> None:
+def run_sdk_programs(runs: PytestRuns) -> None:
     """Run the programs that a developer has built with SDKs of CMQ; this project neither contains nor builds an SDK."""
     if not os.environ.get("CMQ_SDK_PROGRAMS"):
         print("--- sdk-programs: skipped, CMQ_SDK_PROGRAMS does not name a folder with built programs", flush=True)
         return
-    run_pytest(sys.executable, "tests/gateway/cmq/test_other_sdks.py", "-k", "built_program")
+    runs.run("tests/gateway/cmq/test_other_sdks.py", "-k", "built_program")
 
 
 PARTS = (
@@ -700,37 +661,19 @@ def tell_not_run() -> int:
     return 0
 
 
-def run_parts(parts: Sequence[Part]) -> int:
-    REMAINING.unlink(missing_ok=True)
-    for number, part in enumerate(parts):
+def run_parts(parts: Sequence[Part], again: int = 0) -> int:
+    """Run parts until one fails; at most ``again`` failed tests run a second time."""
+    runs = PytestRuns(again)
+    for part in parts:
         print(f"=== {part.name}", flush=True)
         began = time.monotonic()
         try:
-            part.run()
+            part.run(runs)
         except subprocess.CalledProcessError as error:
             print(f"=== {part.name} failed after {time.monotonic() - began:.0f} s: {error}", file=sys.stderr)
-            if part.name not in FINAL:
-                VENVS.mkdir(parents=True, exist_ok=True)
-                REMAINING.write_text(" ".join(remaining.name for remaining in parts[number:]))
             return 1
         print(f"=== {part.name} passed in {time.monotonic() - began:.0f} s", flush=True)
     return 0
-
-
-def resume() -> int:
-    """Run the part that failed a second time, and the parts behind it, of which one may have a second run."""
-    repeated: list[str] = []
-    while REMAINING.exists():
-        parts = named_parts(REMAINING.read_text().split())
-        if parts[0].name in repeated or len(repeated) == MOST_REPEATED:
-            print(f"{', '.join(repeated)} had a second run; {parts[0].name} fails", file=sys.stderr)
-            return 1
-        repeated.append(parts[0].name)
-        if run_parts(parts) == 0:
-            print("\n".join(f"failed by chance: part {name}" for name in repeated))
-            return 0
-    print("nothing to resume: no part failed, or the failure is final", file=sys.stderr)
-    return 1
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -739,8 +682,8 @@ def main(arguments: Sequence[str]) -> int:
             return setup_parts(named_parts(names))
         case ["run", *names]:
             return run_parts(named_parts(names))
-        case ["resume"]:
-            return resume()
+        case ["run-again"]:
+            return run_parts(PARTS, MOST_OF_PARTS)
         case ["not-run"]:
             return tell_not_run()
         case _:

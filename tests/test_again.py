@@ -21,6 +21,11 @@ def test_always_fails():
     assert False
 """
 
+NO_SKIPS = """
+def pytest_addoption(parser):
+    parser.addoption("--no-skips", action="store_true")
+"""
+
 
 @pytest.mark.parametrize(
     ("tests", "words"),
@@ -64,45 +69,62 @@ def test_the_second_run_decides(tmp_path: Path, test: str, status: int) -> None:
     assert (f"failed by chance: tests/test_flaky.py::{test}" in second.stdout) == (status == 0)
 
 
-def failing_part(name: str, runs: list[str], failures: list[str]) -> parts.Part:
-    def run() -> None:
-        runs.append(name)
-        if name in failures:
-            failures.remove(name)
-            raise subprocess.CalledProcessError(1, ["pytest"])
-
-    return parts.Part(name, parts.lacks_nothing, parts.install_nothing, run)
-
-
 @pytest.mark.parametrize(
-    ("failures", "status", "resumed"),
+    ("test", "most", "final", "passes"),
     [
-        (["wheels"], 0, ["wheels", "mounts", "console", "models"]),
-        (["wheels", "wheels"], 1, ["wheels"]),
-        (["wheels", "mounts"], 0, ["wheels", "mounts", "mounts", "console", "models"]),
-        (["wheels", "mounts", "console"], 1, ["wheels", "mounts", "mounts", "console"]),
-        (["wheels", "models"], 1, ["wheels", "mounts", "console", "models"]),
+        ("test_passes_at_the_second_run", 1, False, True),
+        ("test_passes_at_the_second_run", 1, True, False),
+        ("test_passes_at_the_second_run", 0, False, False),
+        ("test_always_fails", 1, False, False),
     ],
 )
-def test_a_run_of_parts_is_resumed_at_the_part_that_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: list[str], status: int, resumed: list[str]
+def test_a_failed_test_of_a_part_runs_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    test: str,
+    most: int,
+    final: bool,
+    passes: bool,
 ) -> None:
-    runs: list[str] = []
-    of_test = [failing_part(name, runs, failures) for name in ("costs", "wheels", "mounts", "console", "models")]
+    (tmp_path / "test_flaky.py").write_text(FLAKY)
+    (tmp_path / "conftest.py").write_text(NO_SKIPS)
+    monkeypatch.setattr(again, "ROOT", tmp_path)
+    runs = again.PytestRuns(most)
+
+    if passes:
+        runs.run(f"test_flaky.py::{test}", final=final)
+        assert runs.again == most - 1
+    else:
+        with pytest.raises(subprocess.CalledProcessError):
+            runs.run(f"test_flaky.py::{test}", final=final)
+    assert (f"failed by chance: test_flaky.py::{test}" in capfd.readouterr().out) == passes
+
+
+def test_the_parts_share_the_number_of_second_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[again.PytestRuns] = []
+    of_test = [parts.Part(name, parts.lacks_nothing, parts.install_nothing, seen.append) for name in ("a", "b")]
     monkeypatch.setattr(parts, "PARTS", tuple(of_test))
-    monkeypatch.setattr(parts, "VENVS", tmp_path)
-    monkeypatch.setattr(parts, "REMAINING", tmp_path / "remaining")
-    assert parts.run_parts(of_test) == 1
-    runs.clear()
 
-    assert parts.main(["resume"]) == status
+    assert parts.main(["run-again"]) == 0
+    assert parts.main(["run"]) == 0
 
-    assert runs == resumed
+    in_ci, at_a_desk = seen[:2], seen[2:]
+    assert in_ci[0] is in_ci[1]
+    assert in_ci[0].again == again.MOST_OF_PARTS
+    assert at_a_desk[0].again == 0
 
 
-def test_a_failed_check_of_messages_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "VENVS", tmp_path)
-    monkeypatch.setattr(parts, "REMAINING", tmp_path / "remaining")
-    assert parts.run_parts([failing_part("kill-rounds", [], ["kill-rounds"])]) == 1
+def test_the_first_failed_part_ends_the_run() -> None:
+    ran: list[str] = []
 
-    assert parts.main(["resume"]) == 1
+    def fail(_runs: again.PytestRuns) -> None:
+        ran.append("first")
+        raise subprocess.CalledProcessError(1, ["pytest"])
+
+    def second(_runs: again.PytestRuns) -> None:
+        ran.append("second")
+
+    of_test = [parts.Part(run.__name__, parts.lacks_nothing, parts.install_nothing, run) for run in (fail, second)]
+    assert parts.run_parts(of_test, 6) == 1
+    assert ran == ["first"]
