@@ -26,7 +26,7 @@ import aiosqlite
 from cmqd.storage import ipc
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.catalog import Catalog, Segment
-from cmqd.storage.reading.reading_connection import open_reading
+from cmqd.storage.reading.reading_connection import close_reading, open_reading
 from cmqd.storage.reading.segment_reader import Answer, RowCache, SegmentReader, is_damage
 from cmqd.storage.standard_error import complain
 from cmqd_segment.records import PublishedMessage, ranges
@@ -124,7 +124,7 @@ class Pager:
     async def _close(self, number: int) -> None:
         connection = self._connections.pop(number, None)
         if connection is not None:
-            await connection.close()
+            await close_reading(connection)
 
     async def _answer(self, page: ipc.ReadPage) -> Answer:
         answer = Answer(page.max_bytes)

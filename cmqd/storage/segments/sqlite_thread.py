@@ -9,7 +9,7 @@ While a segment is active, the commit thread uses its connection instead (``writ
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
@@ -49,7 +49,7 @@ class ThreadConnection:
 
     async def close(self) -> None:
         """Close the connection after the functions that were submitted before, and end the thread. A second call does
-        nothing. Raises sqlite3.Error.
+        nothing. A cancelled call still waits for the close. Raises sqlite3.Error.
         """
         if self._closed:
             return
@@ -57,7 +57,7 @@ class ThreadConnection:
         self._submit(closing, self._close)
         self._closed = True
         self._jobs.put(None)
-        await asyncio.shield(closing)
+        await to_the_end(closing)
         self._thread.join()
 
     def _close(self) -> None:
@@ -85,23 +85,32 @@ def _resolve(future: "asyncio.Future[T]", result: T, error: BaseException | None
         future.set_exception(error)
 
 
+async def to_the_end(work: "asyncio.Future[T] | Coroutine[Any, Any, T]") -> T:
+    """Wait for work of a thread and return its result. A cancelled call waits too, and is cancelled at the end of the
+    work: the thread would otherwise answer to a loop that may be closed by then, and leave its connection open.
+    """
+    working = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        with contextlib.suppress(Exception):
+            await working
+        raise
+
+
 async def connect(connector: Callable[[], sqlite3.Connection]) -> ThreadConnection:
     """Start a thread and let it open the connection. Raises the exceptions of ``connector``.
 
-    A cancelled call still waits for the thread and ends the thread, which would otherwise answer to a loop that may be
-    closed by then.
+    A cancelled call waits for the thread and ends the thread.
     """
     connection = ThreadConnection()
 
     def open_raw() -> None:
         connection.raw = connector()
 
-    opening = asyncio.ensure_future(connection.run(open_raw))
     try:
-        await asyncio.shield(opening)
+        await to_the_end(connection.run(open_raw))
     except BaseException:
-        with contextlib.suppress(Exception):
-            await opening
         await connection.close()
         raise
     return connection

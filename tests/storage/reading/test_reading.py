@@ -1,7 +1,9 @@
 """Reading of segments: the connections, and the reader between turns of the loop."""
 
 import asyncio
+import gc
 import sqlite3
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,7 +18,7 @@ from cmqd.core.limits import Limits
 from cmqd.log.values import Durability
 from cmqd.storage.loop_side.row_builder import RowBuilder
 from cmqd.storage.reading import reading_connection
-from cmqd.storage.reading.reading_connection import open_reading
+from cmqd.storage.reading.reading_connection import close_reading, open_reading
 from cmqd.storage.reading.row_summaries import BLOCK_ROWS
 from cmqd.storage.reading.segment_reader import DECODED_AT_A_TIME, ROW_OVERHEAD_BYTES, Answer, RowCache, SegmentReader
 from cmqd.storage.segments.row_inserts import LogRow
@@ -216,3 +218,40 @@ async def test_an_opening_that_is_cancelled_is_waited_for_and_closed(
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         opened[0].execute("SELECT 1")
     await segment.connection.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_closing_that_is_cancelled_in_any_turn_leaves_no_open_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    loop = asyncio.get_running_loop()
+    closings: list[asyncio.Task[None]] = []
+
+    def cancel_after(left: int) -> None:
+        if left:
+            loop.call_soon(cancel_after, left - 1)
+        else:
+            closings[0].cancel()
+
+    class Segment(sqlite3.Connection):
+        def close(self) -> None:
+            super().close()
+            loop.call_soon_threadsafe(cancel_after, turns)
+
+    def open_segment(path: Path, *, sealed: bool) -> sqlite3.Connection:
+        return sqlite3.connect(path, check_same_thread=False, factory=Segment)
+
+    unraisable: list[object] = []
+    monkeypatch.setattr(reading_connection, "open_read_only", open_segment)
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    connection = await open_reading(tmp_path / "one.db", sealed=False)
+    closings.append(asyncio.create_task(close_reading(connection)))
+
+    await asyncio.wait(closings)
+    with pytest.raises(ValueError, match=r"closed|no active connection"):
+        await connection.execute("SELECT 1")
+    del connection
+    closings.clear()
+    gc.collect()
+
+    assert unraisable == []

@@ -34,6 +34,30 @@ async def test_an_opening_that_is_cancelled_is_waited_for_and_closed(tmp_path: P
         made[0].execute("SELECT 1")
 
 
+async def test_a_closing_that_is_cancelled_is_waited_for(tmp_path: Path) -> None:
+    go_on = Event()
+
+    class SlowlyClosed(sqlite3.Connection):
+        def close(self) -> None:
+            assert go_on.wait(10)
+            super().close()
+
+    connection = await connect(
+        lambda: sqlite3.connect(tmp_path / "one.db", check_same_thread=False, factory=SlowlyClosed)
+    )
+    closing = asyncio.create_task(connection.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.sleep(0)
+    assert not closing.done()
+    go_on.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.raw.execute("SELECT 1")
+
+
 async def test_what_the_opening_raises_is_raised(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError, match="unable to open"):
         await connect(lambda: sqlite3.connect(tmp_path / "missing" / "one.db"))
