@@ -57,6 +57,10 @@ SPARK_SESSIONS = (
 """Files with the fixture ``spark``. Each tuple runs on one worker, because a further worker would start a Java of its
 own, which compiles Spark anew (decision 0214)."""
 
+ONLY_BY_NAME = ("console", "test_site.py")
+"""Tests that run only where the command names them. The console needs a browser, and is a part of ``make test-all``;
+``make lint`` builds the site by its test."""
+
 CLEAN_UP_SECONDS = 300
 """Time limit of the clean-up of a failed test: far more than a slow machine needs."""
 
@@ -93,9 +97,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    # The tests of the console need a browser: the part "console" of make test-all names their folder.
-    is_console = collection_path == Path(__file__).parent / "console"
-    return True if is_console and not any("console" in argument for argument in config.args) else None
+    is_named = collection_path.parent == Path(__file__).parent and collection_path.name in ONLY_BY_NAME
+    return True if is_named and not any(collection_path.name in argument for argument in config.args) else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,13 +1,10 @@
-"""README and docs/: generated parts, links, names of targets and options, and the built site."""
+"""README and docs/: generated parts, links, and names of targets and options."""
 
 import dataclasses
 import importlib
 import importlib.util
 import re
-import subprocess
-import sys
 import tomllib
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -281,49 +278,6 @@ def test_every_package_has_a_table_with_its_modules() -> None:
 
     for page, text in generated.module_pages().items():
         assert modules.findall(page.read_text()) == modules.findall(text), "run: python -m cmqd_bench.pages"
-
-
-class Resources(HTMLParser):
-    """Collects the addresses that a browser loads for a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Every attribute that loads; a link that is clicked (``a``, canonical) loads nothing."""
-        attributes = dict(attrs)
-        if tag == "link" and attributes.get("rel") not in {"canonical", "next", "prev"}:
-            self.addresses.append(attributes.get("href") or "")
-        if tag != "a":
-            self.addresses += [value or "" for name, value in attrs if name in {"src", "srcset", "poster", "data"}]
-
-
-def test_the_built_site_loads_nothing_from_another_host() -> None:
-    built = subprocess.run(
-        [str(Path(sys.executable).parent / "zensical"), "build", "--strict", "--clean"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
-    site = ROOT / "build/site"
-    outside = re.compile(r"^(?:[a-z]+:)?//")
-    html = sorted(site.rglob("*.html"))
-
-    assert {"index.html", "SPEC.html", "ARCHITECTURE.html", "settings.html"} <= {path.name for path in html}
-    for path in html:
-        resources = Resources()
-        resources.feed(path.read_text())
-        assert resources.addresses
-        assert [address for address in resources.addresses if outside.match(address)] == [], path
-        # The script of the theme loads libraries from a public host for these classes.
-        assert not re.search(r'class="[^"]*\b(?:mermaid|arithmatex|glightbox|pyodide)\b', path.read_text()), path
-    for path in site.rglob("*.css"):
-        loaded = re.findall(r"(?:url\(|@import\s+)[\"']?([^\"')\s]+)", path.read_text())
-        assert [address for address in loaded if outside.match(address)] == [], path
-    for path in site.rglob("*.svg"):
-        assert not re.search(r"(?:href|src)=", path.read_text()), path
 
 
 def test_names_of_the_client_that_moved_are_where_the_changelog_says() -> None:
