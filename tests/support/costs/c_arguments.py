@@ -45,5 +45,5 @@ class CArguments:
     def _called(self, code: CodeType, offset: int, function: Any, argument: Any) -> None:
         if getattr(function, "__qualname__", "") not in LINEAR or not isinstance(argument, Sized):
             return
-        if len(argument) > self.largest and not is_uncounted(code) and STORAGE not in code.co_filename:
+        if len(argument) > self.largest and not is_uncounted(code.co_filename) and STORAGE not in code.co_filename:
             self.largest, self.place = len(argument), code.co_qualname

@@ -19,7 +19,7 @@ from cmqd.server.loop.broker_events import BrokerEvents
 HANDLE_RUN: CodeType = asyncio.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
 """The loop runs a callback: the clients of other sockets had their turn before."""
 SLICES: CodeType = SlicedWork._run.__code__  # pyright: ignore[reportPrivateUsage]
-PAGES = {BrokerEvents.page_arrived.__code__, BrokerEvents.published_arrived.__code__}
+PAGES = {id(event.__code__) for event in (BrokerEvents.page_arrived, BrokerEvents.published_arrived)}
 """A page of the storage process arrives, in a frame of its own."""
 UNCOUNTED = ("/tests/", "/asyncio/", "/logging/", "/selectors.py", "/recovery/checkpoint")
 """Parts of the paths of code that is no work of a request: of tests and the loop, and checkpoints, whose bound
@@ -34,11 +34,14 @@ class CostCounter:
     """Counts between looks at a timer, and from callback to callback of the loop."""
 
     def __init__(self, timer: Callable[[], float]) -> None:
-        self._looks = {type(timer).__call__.__code__, HANDLE_RUN, SLICES}
-        self._count = 0
+        # By identity, because the hash of code reads its constants, and is asked for at each call.
+        self._looks = {id(code) for code in (type(timer).__call__.__code__, HANDLE_RUN, SLICES)}
+        self._calls = 0
         self._is_page = False
         self._in_storage = False
-        self._lines: Counter[str] = Counter()
+        self._lines: list[CodeType] = []
+        """The function of each line of the piece."""
+        self._line = self._line_counter()
         self.largest = 0
         """Lines and calls of the most expensive piece of work."""
         self.largest_lines: Counter[str] = Counter()
@@ -65,26 +68,28 @@ class CostCounter:
         self.largest_lines = Counter()
 
     def _end_piece(self) -> None:
+        count = self._calls + len(self._lines)
         if self._is_page:
-            self.largest_page = max(self.largest_page, self._count)
-        elif self._count > self.largest:
-            self.largest, self.largest_lines = self._count, self._lines
-        self._count = 0
+            self.largest_page = max(self.largest_page, count)
+        elif count > self.largest:
+            self.largest, self.largest_lines = count, Counter(code.co_qualname for code in self._lines)
+        self._calls = 0
         self._is_page = False
-        self._lines = Counter()
+        self._lines.clear()
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
-        if code in self._looks or code in PAGES:
+        is_page = id(code) in PAGES
+        if is_page or id(code) in self._looks:
             self._end_piece()
-            self._is_page = code in PAGES
+            self._is_page = is_page
         is_storage = STORAGE in code.co_filename
         if self._in_storage != is_storage and (is_storage or SERVER in code.co_filename):
             self._in_storage = is_storage
             return self._switched
-        if self._in_storage or is_uncounted(code):
+        if self._in_storage or is_uncounted(code.co_filename):
             return None
-        self._count += 1
+        self._calls += 1
         return self._line
 
     def _switched(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -98,18 +103,23 @@ class CostCounter:
         self._line(frame, event, None)
         return self._switched
 
-    def _line(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if event == "line":
-            self._count += 1
-            self._lines[frame.f_code.co_qualname] += 1
-        return self._line
+    def _line_counter(self) -> Callable[[FrameType, str, Any], Any]:
+        """Return the trace function of counted code, which runs at each line: few steps, and no attributes."""
+        add = self._lines.append
+
+        def count_line(frame: FrameType, event: str, argument: Any) -> Any:
+            if event == "line":
+                add(frame.f_code)
+            return count_line
+
+        return count_line
 
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "c_call" and not (self._in_storage or is_uncounted(frame.f_code)):
-            self._count += 1
+        if event == "c_call" and not (self._in_storage or is_uncounted(frame.f_code.co_filename)):
+            self._calls += 1
 
 
 @cache
-def is_uncounted(code: CodeType) -> bool:
-    """Return True for code that is not counted."""
-    return any(part in code.co_filename for part in UNCOUNTED)
+def is_uncounted(file: str) -> bool:
+    """Return True for a file whose code is not counted."""
+    return any(part in file for part in UNCOUNTED)
