@@ -9,6 +9,7 @@ import pytest
 from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogFailed
 from support.engine.replicas import Replica, Replicas
+from support.storage.killed_folder import copy_as_killed
 from support.storage.log_rig import AnyLog, ForkedPlace, LogRig, LoopPlace, MemoryPlace, OpenRig, Place
 
 
@@ -32,8 +33,7 @@ class EnginePlace:
     async def crash(self, log: Log) -> None:
         # The end of a service on the loop of the test closes its files, so the folder is kept as a kill leaves it.
         broker = self._brokers[log]
-        kept = broker.folder.with_name("kept")
-        shutil.copytree(broker.folder, kept)
+        kept = copy_as_killed(broker.folder, broker.folder.with_name("kept"))
         await broker.end()
         shutil.rmtree(broker.folder)
         kept.rename(broker.folder)

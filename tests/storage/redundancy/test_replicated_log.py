@@ -29,6 +29,7 @@ from cmqd_segment.manifest import (
 )
 from support.engine.replicas import Replicas
 from support.eventually import eventually
+from support.storage.killed_folder import copy_as_killed
 from support.storage.log_rig import body
 from support.storage.loop_way import ChosenWay
 
@@ -316,7 +317,7 @@ async def test_a_standby_drops_the_segments_whose_rows_a_leader_has_reclaimed(
     assert await standby.rig.store(1, 13, 1) == 16
     messages, _missing = await standby.rig.page(1, [0, 14])
     assert [message.position for message in messages][-2:] == [12, 13]
-    shutil.copytree(standby.folder, standby.folder.with_name("killed"))
+    copy_as_killed(standby.folder, standby.folder.with_name("killed"))
     await standby.end()
     again = await replicas.leader("killed")
     assert again.rig.report is not None

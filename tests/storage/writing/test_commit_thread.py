@@ -2,7 +2,6 @@
 but the commit."""
 
 import asyncio
-import shutil
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from cmqd_segment.rows import encode_queues
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
 from support.storage.full_disk import Broker, StartBroker
+from support.storage.killed_folder import copy_as_killed
 from support.storage.log_rig import NOW_MS, LogRig, checkpoint_parts, settings_for
 from support.storage.wals import end_of_frames
 
@@ -433,9 +433,7 @@ async def test_a_row_that_two_segments_have_is_recovered_once(
     await log.writer.roll()
     await rig.until(lambda: rig.durable == [1, 2])
     await rig.store(1, 2, 1)
-    # The next successor stands ready, so nothing changes the folder during the copy but perhaps a fresh manifest.
-    await eventually(lambda: log.writer.prepared is not None)
-    crashed = shutil.copytree(folder, tmp_path / "crashed", ignore=shutil.ignore_patterns("*.tmp"))
+    crashed = copy_as_killed(folder, tmp_path / "crashed")
 
     again = LogRig(StorageProcessLog(settings_for(crashed)))
     await again.open()

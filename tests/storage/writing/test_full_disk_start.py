@@ -11,6 +11,7 @@ import pytest
 from cmqd.log.log_errors import LogFailed
 from cmqd.storage.folder.data_folder import Reserve
 from support.storage.full_disk import Broker, FakeDisk, StartBroker
+from support.storage.killed_folder import copy_as_killed
 from support.storage.log_rig import NOW_MS, ForkedPlace, LogRig, checkpoint_parts, deleted
 
 
@@ -33,7 +34,7 @@ async def test_a_broker_that_dies_on_a_full_disk_comes_back_with_what_was_durabl
     broker.rig.send(1, 10, 50, 1000)
     broker.rig.log.flush()
     await broker.rig.until(lambda: broker.refused)
-    shutil.copytree(folder, tmp_path / "as the crash left it")
+    copy_as_killed(folder, tmp_path / "as the crash left it")
 
     again = LogRig(ForkedPlace(tmp_path / "as the crash left it").log())
     await again.open()
@@ -75,8 +76,7 @@ async def crashed(start: StartBroker, folder: Path, **reserves: int) -> None:
     """Leave a folder as kill -9 does, with a row in it."""
     broker = await start(**reserves)
     await broker.rig.store(1, 0, 10)
-    copy = folder.with_name("as the crash left it")
-    shutil.copytree(folder, copy)
+    copy = copy_as_killed(folder, folder.with_name("as the crash left it"))
     await broker.log.kill()
     assert broker.process.task is not None
     await broker.process.task

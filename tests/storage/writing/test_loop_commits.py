@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -28,16 +27,15 @@ from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
 from support.storage.forked_process import ForkedProcess
 from support.storage.full_disk import Broker
+from support.storage.killed_folder import copy_as_killed
 from support.storage.log_rig import LogRig, body, settings_for
 from support.storage.loop_way import ChosenWay, is_by_loop
 from support.storage.verified import verify_folder
 
 
-async def after_a_crash(broker: "LoopBroker", folder: Path) -> list[int]:
+async def after_a_crash(folder: Path) -> list[int]:
     """The rows that a start finds after a crash of both processes now."""
-    # Nothing changes the folder during the copy, but perhaps a fresh manifest.
-    await eventually(lambda: broker.process.service.log.writer.prepared is not None)
-    crashed = shutil.copytree(folder, folder.with_name("crashed"), ignore=shutil.ignore_patterns("*.tmp"))
+    crashed = copy_as_killed(folder, folder.with_name("crashed"))
     rig = LogRig(StorageProcessLog(settings_for(crashed), ForkedProcess))
     await rig.open()
     await rig.log.close()
@@ -164,7 +162,7 @@ async def test_the_way_changes_in_mid_load_and_no_row_is_lost(start: Start, fold
     assert not missing
     assert 12 <= in_loop < broker.stored
 
-    assert await after_a_crash(broker, folder) == list(range(1, broker.stored + 1))
+    assert await after_a_crash(folder) == list(range(1, broker.stored + 1))
     assert rows_of(folder) == list(range(1, broker.stored + 1))
 
 
@@ -290,7 +288,7 @@ async def test_a_batch_that_a_full_disk_refuses_goes_into_the_next_segment(
     assert active.number > first.number
     assert active.first_lsn == broker.stored + 1
     assert broker.process.service.log.disk.ballast.missing_bytes == 0 or broker.refused
-    assert await after_a_crash(broker, folder) == list(range(1, broker.stored + 2)), "each row once"
+    assert await after_a_crash(folder) == list(range(1, broker.stored + 2)), "each row once"
 
 
 async def test_a_segment_that_was_lent_for_no_row_is_removed(start: Start, folder: Path) -> None:

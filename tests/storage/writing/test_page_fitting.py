@@ -1,6 +1,5 @@
 """The prepared segment gets the pages that the rows of the active segment want, while rows come in."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from cmqd_segment.schema import LARGE_PAGE_BYTES, LARGEST_PAGE_BYTES, PAGE_BYTES
 from support.eventually import eventually
 from support.storage.damage import kinds
 from support.storage.full_disk import Broker, StartBroker
+from support.storage.killed_folder import copy_as_killed
 from support.storage.log_rig import NOW_MS, InProcess, LogRig, body, settings_for
 
 BODY = 64 * 1024
@@ -92,8 +92,7 @@ async def test_a_crash_while_a_segment_is_replaced_is_no_damage(
     log = broker.process.service.log
 
     def take(name: str) -> None:
-        copy = tmp_path / name
-        shutil.copytree(folder, copy)
+        copy = copy_as_killed(folder, tmp_path / name)
         entries = {entry.number: entry.state for entry in read_manifest(copy).segments}
         assert entries[2] is SegmentState.PREPARING
         copies.append(copy)

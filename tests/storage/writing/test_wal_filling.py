@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from threading import Event
@@ -36,6 +36,7 @@ from cmqd_segment.schema import create_tables, open_read_only
 from support.eventually import eventually
 from support.storage.damage import in_another_boot
 from support.storage.full_disk import GIBIBYTE, Broker, StartBroker
+from support.storage.killed_folder import copy_as_killed
 from support.storage.log_rig import InProcess, LogRig, settings_for
 from support.storage.wals import FRAME_BYTES, HEADER_BYTES, end_of_frames
 
@@ -527,6 +528,7 @@ class Snapshots:
         self.rig: LogRig | None = None
         self.taken: list[tuple[Path, int]] = []
         """Copies with the number of rows that were durable before."""
+        self._numbers = count()
 
     def before(self, owner: object, name: str) -> None:
         """Copy the folder before each call of a function."""
@@ -541,14 +543,8 @@ class Snapshots:
     def take(self, label: str) -> None:
         if self.rig is not None:
             durable = self.rig.log.durable_lsn
-            for attempt in count():
-                copy = self._target / f"{len(self.taken)}-{label}-{attempt}"
-                # SQLite may remove a WAL meanwhile, in another thread: the folder was never as such a copy is. And the
-                # other thread may take a copy of the same name.
-                with suppress(FileNotFoundError, FileExistsError, shutil.Error):
-                    shutil.copytree(self._folder, copy)
-                    self.taken.append((copy, durable))
-                    return
+            copy = self._target / f"{next(self._numbers)}-{label}"
+            self.taken.append((copy_as_killed(self._folder, copy), durable))
 
 
 async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing(
@@ -562,7 +558,7 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
     broker = await start(segment_bytes=SEGMENT_BYTES)
     await commits(broker, LEAST_COMMITS - 1)
     snapshots.rig = broker.rig
-    # No commit beside a copy, which would make a folder that never was: the fill has ended, and then the switch.
+    # No commit beside a copy: the fill has ended, and then the switch.
     await commits(broker, 1)
     await until_prepared_is_filled(broker)
     await commits(broker, 1)
