@@ -14,6 +14,7 @@ from support.console.console_rig import Account, ConsoleBroker, Visits
 from support.console.console_rig import visits as visiting
 from support.processes.running_gateway import RunningGateway
 from support.processes.running_server import RunningServer
+from support.processes.silent_port import reserve_port
 
 PAGES = {
     "": "Overview",
@@ -45,7 +46,7 @@ def account(own_broker: ConsoleBroker) -> Iterator[Account]:
 
 def start_again(broker: ConsoleBroker) -> None:
     """Start the broker with its gateway at the address of before."""
-    broker.server.start("--http", broker.address)
+    broker.server.start()
     broker.wait_for_gateway()
 
 
@@ -147,7 +148,11 @@ def test_a_session_that_ended_meanwhile_leads_to_the_sign_in(
 
 
 def test_a_page_hears_of_a_broker_that_ends_while_its_gateway_stays(browser: Browser, tmp_path: Path):
-    with RunningServer(tmp_path) as server, RunningGateway(tmp_path, server) as gateway:
+    with (
+        reserve_port() as reserved,
+        RunningServer(tmp_path, "--listen", f"127.0.0.1:{reserved.getsockname()[1]}") as server,
+        RunningGateway(tmp_path, server) as gateway,
+    ):
         with sync.connect(server.url) as client:
             client.create_queue("orders").send(b"x")
         context = browser.new_context(base_url=f"{gateway.url}/console/", locale="en-US")
@@ -160,7 +165,7 @@ def test_a_page_hears_of_a_broker_that_ends_while_its_gateway_stays(browser: Bro
 
             server.kill()
             expect_away(page)
-            server.start("--listen", f"{server.host}:{server.port}")
+            server.start()
 
             expect_back(page)
         finally:

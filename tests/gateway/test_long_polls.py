@@ -17,6 +17,7 @@ from support.gateway.cmq_requests import PATH, encoded
 from support.gateway.gateway_rig import GatewayRig
 from support.gateway.lost_answers import fail, lose_next_answer
 from support.gateway.rest_calls import RestCalls
+from support.processes.silent_port import reserve_port
 
 
 def request_bytes(rig: GatewayRig, form: dict[str, bytes]) -> bytes:
@@ -299,21 +300,24 @@ async def test_a_poll_behind_which_requests_wait_still_ends_with_its_connection(
     await waiting_receives(rig, 0)
 
 
-async def test_at_the_end_of_the_gateway_polls_end_empty_and_connections_close(rig: GatewayRig):
-    reader, writer = await rig.open_raw()
-    writer.write(request_bytes(rig, poll_form(rig)))
-    await waiting_receives(rig, 1)
+async def test_at_the_end_of_the_gateway_polls_end_empty_and_connections_close():
+    # Reserved: behind the end no other program answers there.
+    with reserve_port() as reserved:
+        async with GatewayRig(listen=f"127.0.0.1:{reserved.getsockname()[1]}") as rig:
+            reader, writer = await rig.open_raw()
+            writer.write(request_bytes(rig, poll_form(rig)))
+            await waiting_receives(rig, 1)
 
-    closing = asyncio.create_task(rig.http_server.close())
-    answer = await read_answer(reader)
-    rest = await reader.read()
-    await closing
+            closing = asyncio.create_task(rig.http_server.close())
+            answer = await read_answer(reader)
+            rest = await reader.read()
+            await closing
 
-    assert b'"code":7000' in answer
-    assert rest == b""
-    writer.close()
-    with pytest.raises(ConnectionRefusedError):
-        await rig.open_raw()
+            assert b'"code":7000' in answer
+            assert rest == b""
+            writer.close()
+            with pytest.raises(ConnectionRefusedError):
+                await rig.open_raw()
 
 
 async def test_messages_of_an_answer_that_the_end_of_the_gateway_cuts_off_come_back_uncounted(

@@ -25,6 +25,7 @@ from cmqd.server.redundancy.standby_metrics import StandbyFigures, standby_metri
 from cmqd.settings import Settings
 from support.engine.replicas import Replicas
 from support.eventually import eventually
+from support.processes.silent_port import reserve_port
 from support.server.daemons import DaemonOverEngine
 
 
@@ -163,18 +164,20 @@ def test_the_metrics_are_in_the_format_of_prometheus() -> None:
 async def test_a_standby_answers_at_the_address_of_its_gateway(tmp_path: Path) -> None:
     replicas = Replicas(tmp_path)
     first = DaemonOverEngine(replicas, tmp_path / "a")
-    second = DaemonOverEngine(replicas, tmp_path / "b", http="127.0.0.1:0")
-    first.begin()
-    await first.led()
-    second.begin()
-    await eventually(lambda: second.standby_http is not None and not second.standby_http.readiness().reason)
-    http = second.standby_http
-    assert http is not None
+    # Reserved: at the end no other program answers there.
+    with reserve_port() as reserved:
+        second = DaemonOverEngine(replicas, tmp_path / "b", http=f"127.0.0.1:{reserved.getsockname()[1]}")
+        first.begin()
+        await first.led()
+        second.begin()
+        await eventually(lambda: second.standby_http is not None and not second.standby_http.readiness().reason)
+        http = second.standby_http
+        assert http is not None
 
-    assert await get(http, "/readyz") == (200, "ready\nrole: standby\n")
-    assert "cmqd_leads 0.0" in (await get(http, "/metrics"))[1]
-    await second.end()
-    with pytest.raises(ConnectionRefusedError):
-        await get(http, "/healthz")
+        assert await get(http, "/readyz") == (200, "ready\nrole: standby\n")
+        assert "cmqd_leads 0.0" in (await get(http, "/metrics"))[1]
+        await second.end()
+        with pytest.raises(ConnectionRefusedError):
+            await get(http, "/healthz")
     await first.end()
     await replicas.end()

@@ -20,8 +20,7 @@ from cmqd_client.address import parse_address
 from cmqd_gateway.console.signed_texts import SIGN_IN_SECONDS, Purpose, sign
 from support.eventually import eventually_elsewhere
 from support.processes.running_server import RunningServer
-
-HTTP = ("--http", "127.0.0.1:0", "--cmq-tcp", "127.0.0.1:0")
+from support.processes.silent_port import reserve_port
 
 
 class Key:
@@ -36,10 +35,12 @@ class Key:
 
 
 class ConsoleBroker:
-    """``cmqd serve --http`` in a process of its own."""
+    """``cmqd serve --http`` in a process of its own. A restart has the same address of HTTP."""
 
     def __init__(self, folder: Path, *flags: str) -> None:
-        self.server = RunningServer(folder, *HTTP, *flags)
+        self._reserved = reserve_port()
+        http = ("--http", f"127.0.0.1:{self._reserved.getsockname()[1]}", "--cmq-tcp", "127.0.0.1:0")
+        self.server = RunningServer(folder, *http, *flags)
         self._accounts = 0
 
     def __enter__(self) -> Self:
@@ -54,6 +55,7 @@ class ConsoleBroker:
         with contextlib.suppress(Exception):
             self.client.close()
         self.server.__exit__(*error)
+        self._reserved.close()
 
     def wait_for_gateway(self) -> None:
         """Wait until a gateway listens, a new one after a restart of the broker."""
