@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from support.crash.load_topics import FICKLE, FLAKY, HEALTHY, STRICT
+from support.crash.promises.broker_time import CLOCK_MARGIN_MS
 from support.crash.promises.history import (
     Acknowledge,
     Check,
@@ -29,7 +30,6 @@ from support.crash.promises.history import (
     Rewind,
     Send,
 )
-from support.crash.promises.places import CLOCK_MARGIN_MS
 
 CUT_OFF: dict[type[Operation], str] = {
     Acknowledge: "deletes in receives of unknown outcome",

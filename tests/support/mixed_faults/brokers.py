@@ -8,6 +8,7 @@ import asyncio
 import os
 import shutil
 import signal
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -167,6 +168,7 @@ class Pair:
 
     def _lead(self, supervised: SupervisedBroker, ready: Ready) -> None:
         self.leads += 1
+        self._history.leads_ns.append(time.monotonic_ns())
         supervised.is_leading = True
         self.leader = supervised
         self._group.create_task(self._note_epoch(supervised, supervised.lives, ready.url))

@@ -61,6 +61,11 @@ class Roles:
         query = "SELECT count(*) > 0 FROM pg_stat_activity WHERE usename = %s AND application_name ~ '^cmqd 0 [0-9]+ '"
         eventually_elsewhere(lambda: self.primary.ask(query, broker) == [(True,)])
 
+    def wait_until_gone(self, broker: str) -> None:
+        """Wait until the primary has noticed the end of a broker's sessions."""
+        query = "SELECT count(*) FROM pg_stat_activity WHERE usename = %s"
+        eventually_elsewhere(lambda: self.primary.ask(query, broker) == [(0,)])
+
     def end_sessions(self, broker: str) -> None:
         """End all sessions of a broker at the primary, as the server does when the broker's machine is silent."""
         self.primary.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", broker)

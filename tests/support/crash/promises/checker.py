@@ -23,6 +23,7 @@ from support.crash.promises.move_rules import (
     check_rewound_once,
 )
 from support.crash.promises.queue_rules import check_nothing_waits, check_queues
+from support.crash.promises.time_rules import check_broker_time
 from support.crash.promises.topic_rules import (
     check_drops_kept,
     check_failures_kept,
@@ -44,6 +45,7 @@ from support.crash.promises.transaction_rules import (
 )
 
 _ALWAYS = (
+    check_broker_time,
     check_sent_only,
     check_ids,
     check_handles_unique,

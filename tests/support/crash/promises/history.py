@@ -415,6 +415,8 @@ class History:
     """Moments in order, with a life of the broker between two moments: the first answer of the broker, and the moment
     just before its kill. Requests in progress may arrive later, before the next life.
     """
+    leads_ns: list[int] = field(default_factory=list[int])
+    """Moments in order, with redundancy alone: a leader is found that answers clients."""
     calls: dict[int, Operation] = field(default_factory=dict[int, Operation])
     """Operations without an answer so far, by the id of the object."""
     on_call: Callable[[Operation], None] = lambda operation: None
@@ -456,4 +458,5 @@ class History:
                 if operation.called_ns <= cut_ns
             ],
             [*(at_ns for at_ns in self.breaks_ns if at_ns < cut_ns), cut_ns],
+            [at_ns for at_ns in self.leads_ns if at_ns < cut_ns],
         )

@@ -14,7 +14,7 @@ from support.crash.promises.history import (
     Release,
 )
 from support.crash.promises.ledger import Ledger, Rule, Violation
-from support.crash.promises.places import CLOCK_MARGIN_MS, Life, Message, Received
+from support.crash.promises.places import Life, Message, Received
 from support.crash.promises.timeline import Timeline
 
 
@@ -40,11 +40,9 @@ def end_of_lease(ledger: Ledger, received: Received, *, called_before_ns: int) -
             case ChangeVisibility() if operation.done:
                 earliest = latest = float(operation.next_visible_ms)
             case ChangeVisibility():
-                called = ledger.history.wall_ms(operation.called_ns)
-                noticed = ledger.history.wall_ms(operation.answered_ns)
-                soonest = max(received.from_ms, called - CLOCK_MARGIN_MS) + operation.visibility_ms
-                earliest = min(earliest, soonest)
-                latest = max(latest, noticed + CLOCK_MARGIN_MS + operation.visibility_ms)
+                soonest = max(received.from_ms, ledger.time.earliest_ms(operation.called_ns))
+                earliest = min(earliest, soonest + operation.visibility_ms)
+                latest = max(latest, ledger.time.latest_ms(operation.answered_ns) + operation.visibility_ms)
             case Release():
                 by_hand = True
             case _:  # a delete or a rejection ends the message with the lease: no receive can follow
@@ -177,7 +175,7 @@ def _explained(ledger: Ledger, life: Life, former: Received | None, sight: _Sigh
         end = end_of_lease(ledger, former, called_before_ns=sight.answered_ns)
         free_ms = former.from_ms if end.ended_by_hand else end.earliest_ms
     elif life.rewind is not None:
-        free_ms = ledger.history.wall_ms(life.rewind.called_ns) - CLOCK_MARGIN_MS
+        free_ms = ledger.time.earliest_ms(life.rewind.called_ns)
     else:
         free_ms = life.place.enqueue_ms + (life.message.attempts[0].delay_ms if life.place.is_first else 0)
     receives = ledger.unanswered_receives[life.place.queue]
@@ -316,9 +314,9 @@ def _why_dead(ledger: Ledger, life: Life, received: Received, operation: HandleO
     if ledger.purged_before(message, operation.called_ns) is not None:
         return f"{message} had been cleared"
     end = end_of_lease(ledger, received, called_before_ns=operation.called_ns)
-    over_ms = ledger.history.wall_ms(operation.called_ns) - end.latest_ms
-    if over_ms > CLOCK_MARGIN_MS:
-        return f"its lease had been over for {over_ms:.0f} ms"
+    over_ms = ledger.time.earliest_ms(operation.called_ns) - end.latest_ms
+    if over_ms > 0:
+        return f"its lease had been over for at least {over_ms:.0f} ms"
     return None
 
 
@@ -332,4 +330,4 @@ def _surely_live(ledger: Ledger, life: Life, received: Received, operation: Hand
     if ledger.maybe_purged(life.message, before_ns=operation.answered_ns):
         return False
     end = end_of_lease(ledger, received, called_before_ns=operation.answered_ns)
-    return ledger.history.wall_ms(operation.answered_ns) < end.earliest_ms - CLOCK_MARGIN_MS
+    return ledger.time.latest_ms(operation.answered_ns) < end.earliest_ms

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from support.crash.promises.broker_time import BrokerTime, broker_time
 from support.crash.promises.history import (
     Check,
     Clear,
@@ -26,7 +27,7 @@ from support.crash.promises.history import (
     Subscribe,
     Unused,
 )
-from support.crash.promises.places import CLOCK_MARGIN_MS, Life, Message, MessageKey, Received, arrange
+from support.crash.promises.places import Life, Message, MessageKey, Received, arrange
 from support.crash.promises.published import PublishedMessage, arrange_published
 from support.crash.promises.timeline import Timeline
 from support.crash.promises.unused import all_deletions
@@ -62,6 +63,7 @@ class Rule(StrEnum):
     DROP_KEPT = "an acknowledged drop of a message for a subscriber is not undone"
     TOPIC_STATE = "topics and subscriptions are as acknowledged"
     QUEUE_STATE = "queues and attributes are as acknowledged"
+    TIME_KEPT = "broker time stands still at takeovers alone, and never runs back or ahead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Ledger:
     """
 
     history: History
+    time: BrokerTime
     messages: dict[MessageKey, Message]
     strangers: list[Received] = field(default_factory=list[Received])
     by_handle: dict[int, tuple[Life, Received]] = field(default_factory=dict[int, tuple[Life, Received]])
@@ -126,7 +129,7 @@ class Ledger:
         """The time since which a message surely was in its queue, if at all."""
         if not message.is_copy:
             return message.answered_ns
-        times = [self.history.at_ns(place.enqueue_ms + CLOCK_MARGIN_MS) for place in message.places]
+        times = [self.time.reached_ns(place.enqueue_ms) for place in message.places]
         return max(times, default=float("inf"))
 
     def maybe_purged(self, message: Message, *, before_ns: int | None = None) -> bool:
@@ -177,7 +180,7 @@ def build_ledger(history: History) -> Ledger:
     Raises:
         ValueError: the history cannot be used: a body in two different sends.
     """
-    ledger = Ledger(history, _messages(history) | _copies(history))
+    ledger = Ledger(history, broker_time(history), _messages(history) | _copies(history))
     deletions = all_deletions(history)
     for operation in sorted([*history.operations, *deletions], key=lambda operation: operation.called_ns):
         match operation:

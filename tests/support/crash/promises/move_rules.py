@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from support.crash.promises.history import DeadLetter, Delete, Rewind
 from support.crash.promises.ledger import Ledger, Rule, Violation
-from support.crash.promises.places import CLOCK_MARGIN_MS, Message, Place
+from support.crash.promises.places import Message, Place
 
 
 def check_one_place(ledger: Ledger) -> Iterator[Violation]:
@@ -139,7 +139,7 @@ def check_rewound_in_window(ledger: Ledger) -> Iterator[Violation]:
         if life.rewind is None:
             continue
         window_ms = ledger.attributes.get(life.place.queue, {}).get("rewind_ms", 0)
-        from_ms = ledger.history.wall_ms(life.rewind.called_ns) - CLOCK_MARGIN_MS - int(window_ms)
+        from_ms = ledger.time.earliest_ms(life.rewind.called_ns) - int(window_ms)
         if life.place.enqueue_ms < from_ms:
             early = from_ms - life.place.enqueue_ms
             yield Violation(Rule.DELETE_KEPT, f"{life} was brought back {early:.0f} ms after the rewind window")
@@ -178,7 +178,7 @@ def check_rewound_once(ledger: Ledger) -> Iterator[Violation]:
             if not rewind.done:
                 continue
             # A message that was stored after the rewind was deleted after the rewind.
-            until_ms = ledger.history.wall_ms(rewind.answered_ns) + CLOCK_MARGIN_MS
+            until_ms = ledger.time.latest_ms(rewind.answered_ns)
             first = bisect_left(deleted, rewind.time_ms, key=lambda pair: pair[0].enqueue_ms)
             end = bisect_right(deleted, until_ms, key=lambda pair: pair[0].enqueue_ms)
             most = sum(_is_rewindable(ledger, place, found, rewind) for place, found in deleted[first:end])
@@ -200,7 +200,7 @@ def _sure_rewind(ledger: Ledger, place: Place, after_ns: int, *, before_ns: floa
     """Return a rewind of an interval, from its call to its answer, that surely brought back the message of a place."""
     # A message leaves the window, so later rewinds need no look.
     window_ms = int(ledger.attributes.get(place.queue, {}).get("rewind_ms", 0))
-    left_ns = ledger.history.at_ns(place.enqueue_ms + window_ms - CLOCK_MARGIN_MS)
+    left_ns = ledger.time.passed_ns(place.enqueue_ms + window_ms)
     rewinds = ledger.rewinds[place.queue]
     for index in range(rewinds.called_until(after_ns), rewinds.called_until(min(left_ns, before_ns))):
         rewind = rewinds.operations[index]
@@ -212,5 +212,5 @@ def _sure_rewind(ledger: Ledger, place: Place, after_ns: int, *, before_ns: floa
 def _surely_reached(ledger: Ledger, place: Place, rewind: Rewind) -> bool:
     """True if the rewind goes back before the message, and the message was in the window until its end."""
     window_ms = int(ledger.attributes.get(place.queue, {}).get("rewind_ms", 0))
-    left_ms = ledger.history.wall_ms(rewind.answered_ns) + CLOCK_MARGIN_MS - window_ms
+    left_ms = ledger.time.latest_ms(rewind.answered_ns) - window_ms
     return rewind.done and place.enqueue_ms >= max(rewind.time_ms, left_ms)

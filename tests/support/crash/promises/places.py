@@ -12,10 +12,6 @@ from typing import TypeAlias
 from support.crash.promises.history import Check, Delete, Delivery, History, Origin, Receive, Rewind, Send
 from support.crash.promises.timeline import Timeline
 
-CLOCK_MARGIN_MS = 250
-"""Greatest difference of the broker's clock from the wall clock of this machine, towards which the broker slews. For
-rules that must compare the two clocks; leases are compared by the broker's own times."""
-
 MessageKey: TypeAlias = tuple[str, bytes]
 """Key of a message: (queue, body) for a copy of a published message; ("", body) for a sent message."""
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from support.crash.promises.history import Check, Decision, EndTransactions, ListHalf
 from support.crash.promises.ledger import Ledger, Rule, Violation
-from support.crash.promises.places import CLOCK_MARGIN_MS, Message
+from support.crash.promises.places import Message
 
 CROSSING_NS = 3_000_000_000
 """A check may cross a decision on another connection; after this time the check has arrived."""
@@ -47,8 +47,8 @@ def check_half_hidden(ledger: Ledger) -> Iterator[Violation]:
             if not any(commit.called_ns < received.receive.answered_ns for commit in commits):
                 yield Violation(Rule.HALF_HIDDEN, f"{message} was delivered and not committed before")
         for place in message.places:
-            soonest_ms = min((ledger.history.wall_ms(one.called_ns) for one in commits), default=0.0)
-            if place.is_first and place.enqueue_ms < soonest_ms - CLOCK_MARGIN_MS:
+            soonest_ms = min((ledger.time.earliest_ms(one.called_ns) for one in commits), default=0.0)
+            if place.is_first and place.enqueue_ms < soonest_ms:
                 yield Violation(Rule.HALF_HIDDEN, f"{message} stands at {place.enqueue_ms}, before its commit")
 
 

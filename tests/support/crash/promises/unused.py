@@ -7,6 +7,7 @@ an answer may not have happened.
 
 from collections.abc import Iterator, Sequence
 
+from support.crash.promises.broker_time import CLOCK_MARGIN_MS
 from support.crash.promises.history import (
     Clear,
     CreateQueue,
@@ -20,7 +21,6 @@ from support.crash.promises.history import (
     SetAttributes,
     Unused,
 )
-from support.crash.promises.places import CLOCK_MARGIN_MS
 
 MS = 1_000_000
 
