@@ -99,9 +99,12 @@ async def test_a_captured_request_stores_nothing_more_whatever_is_changed(
     before = await stored(rig)
     assert before == sum(parameter.startswith("msgBody") for parameter in form)
 
-    for other in [dict(form), *changed(form)]:
-        answer = await rig.post(other)
-        assert await stored(rig) == before, (other, answer)
+    requests = [dict(form), *changed(form)]
+    # Some at a time: the questions to the broker would take half of the time.
+    for start in range(0, len(requests), 16):
+        sent = requests[start : start + 16]
+        answers = [await rig.post(other) for other in sent]
+        assert await stored(rig) == before, list(zip(sent, answers, strict=True))
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
