@@ -201,7 +201,7 @@ def run_models(runs: PytestRuns) -> None:
     files = (
         "tests/model",
         "tests/core/recovery/test_salvage.py",
-        "tests/core/facts/test_matching.py::TestChangesWhilePublishing",
+        "tests/core/facts/test_matching.py",
         "tests/core/topics/test_deliveries_gone.py::TestAnyOrder",
         "tests/gateway/cmq/tcp/test_any_order_of_checks.py",
         "tests/engine/test_interleavings.py::test_the_search_finds_each_hazard[H2]",

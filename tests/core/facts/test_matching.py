@@ -1,5 +1,6 @@
 """Matching: exact for every edge, and equal to an obviously right matcher on random filters."""
 
+import os
 import random
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -87,6 +88,10 @@ routing_keys = st.lists(routing_words, min_size=1, max_size=8).map(".".join)
 binding_keys = st.lists(binding_words, min_size=1, max_size=8).map(".".join)
 keys_of_subscribers = st.lists(st.lists(binding_keys, min_size=1, max_size=5), max_size=20)
 tags = st.lists(st.sampled_from(["a", "b", "c", "d", "A", "ä"]), max_size=5)
+
+
+SHARE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "full" else 4
+"""The part models of ``make test-all`` has four times the examples of two searches."""
 
 
 class TestExamination:
@@ -333,12 +338,12 @@ class TestKeys:
         assert match(matcher, "a.b") is match(matcher, "a.c")
 
     @given(binding_key=binding_keys, routing_key=routing_keys)
-    @settings(max_examples=500)
+    @settings(max_examples=500 // SHARE)
     def test_one_key_same_as_the_naive_matcher(self, binding_key: str, routing_key: str):
         assert takes(binding_key, routing_key) == key_matches(binding_key, routing_key)
 
     @given(filters=keys_of_subscribers, keys=st.lists(routing_keys, max_size=10))
-    @settings(max_examples=200)
+    @settings(max_examples=200 // SHARE)
     def test_many_keys_same_as_the_naive_matcher(self, filters: list[list[str]], keys: list[str]):
         matcher = Matcher(KeyRules())
         for subscriber, own in enumerate(filters):

@@ -6,6 +6,7 @@ The broker is traced; from the trace the data folder is rebuilt as a loss of pow
 import random
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from cmqd_segment.manifest import MANIFEST_FORMAT, MANIFEST_NAME, read_manifest
 from support.crash.broker import CrashingBroker
 from support.crash.traces.disk import Unsynced, disk_after
 from support.crash.traces.trace import AnyEvent, Renamed, read_trace
-from support.formats.archives import ARCHIVES, differences, unpack
+from support.formats.archives import ARCHIVES, Expected, differences, unpack
 from support.formats.questions import interrogate
 
 pytestmark = pytest.mark.system
@@ -22,15 +23,30 @@ pytestmark = pytest.mark.system
 SEED = 12
 
 
-def traced_start(life: Path) -> Sequence[AnyEvent]:
-    """Start a broker on ``life/data`` under the tracer and stop the broker; the trace."""
+@dataclass
+class TracedRaise:
+    """The first start of this version on a folder of the version before."""
+
+    events: Sequence[AnyEvent]
+    """The trace."""
+    old_files: set[str]
+    """Names of the files of the segments before the start."""
+    expected: Expected
+    """Answers of the folder, however the power failed."""
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> TracedRaise:
+    life = tmp_path_factory.mktemp("life")
+    folder, expected = unpack(ARCHIVES[-1], life)
+    old_files = {path.name for path in (folder / "segments").iterdir()}
     broker = CrashingBroker(life)
     try:
         broker.start(trace_file=life / "trace")
         broker.stop()
     finally:
         broker.clean_up()
-    return read_trace(life / "trace")
+    return TracedRaise(read_trace(life / "trace"), old_files, expected)
 
 
 def cuts_around_manifests(events: Sequence[AnyEvent]) -> list[int]:
@@ -40,12 +56,9 @@ def cuts_around_manifests(events: Sequence[AnyEvent]) -> list[int]:
     return sorted({at + step for at in renames[:4] for step in (-1, 0, 1, 2)})
 
 
-async def test_the_raise_of_the_format_happens_whole_or_not_at_all(tmp_path: Path) -> None:
-    life = tmp_path / "life"
-    life.mkdir()
-    folder, _ = unpack(ARCHIVES[-1], life)
-    old_files = {path.name for path in (folder / "segments").iterdir()} | {"00000003.db-wal", "00000003.db-shm"}
-    events = traced_start(life)
+async def test_the_raise_of_the_format_happens_whole_or_not_at_all(tmp_path: Path, traced: TracedRaise) -> None:
+    old_files = traced.old_files | {"00000003.db-wal", "00000003.db-shm"}
+    events = traced.events
     chance = random.Random(SEED)
     formats: set[int] = set()
 
@@ -69,17 +82,14 @@ async def test_the_raise_of_the_format_happens_whole_or_not_at_all(tmp_path: Pat
 
 @pytest.mark.parametrize("unsynced", list(Unsynced))
 async def test_a_folder_opens_with_all_its_messages_wherever_the_power_failed_in_the_raise(
-    tmp_path: Path, unsynced: Unsynced
+    tmp_path: Path, traced: TracedRaise, unsynced: Unsynced
 ) -> None:
-    life = tmp_path / "life"
-    life.mkdir()
-    _, expected = unpack(ARCHIVES[-1], life)
-    events = traced_start(life)
+    events = traced.events
     chance = random.Random(SEED)
     cuts = cuts_around_manifests(events)
 
     for cut in chance.sample(cuts, 4):
         rebuilt = tmp_path / str(cut)
         disk_after(events[:cut], unsynced, chance).write_to(rebuilt)
-        answers = await interrogate(rebuilt, expected.kept)
-        assert differences(expected.answers, answers) == [], f"cut {cut} of {len(events)}"
+        answers = await interrogate(rebuilt, traced.expected.kept)
+        assert differences(traced.expected.answers, answers) == [], f"cut {cut} of {len(events)}"

@@ -42,6 +42,8 @@ FILLED_BYTES = 4 << 20
 """Size of a segment, and so of a fill. No WAL that was not filled has exactly this size."""
 USED_FRAMES = 60
 """Frames in a filled WAL after which a life may end."""
+STEP = 1 if "CMQD_POWER_FAILURES" in os.environ else 3
+"""``make test`` has every third power failure, from a first by chance; ``make test-all`` has all."""
 FLAGS = ("--segment-bytes", str(FILLED_BYTES), *PUSH_FLAGS)
 
 
@@ -96,8 +98,7 @@ async def test_answered_messages_survive_a_power_failure_at_every_step_of_a_fill
     life = await traced_life(folder, endpoints, FLAGS, until=lambda: is_filled_and_used(folder))
     kinds = (Unsynced.SCRAMBLED, Unsynced.DROPPED, Unsynced.SCRAMBLED, Unsynced.KEPT)
     cuts = cuts_around_fills(life.events, life.chance)
-    step = 1 if "CMQD_POWER_FAILURES" in os.environ else 3
-    for number, cut in enumerate(cuts[life.chance.randrange(step) :: step]):
+    for number, cut in enumerate(cuts[life.chance.randrange(STEP) :: STEP]):
         unsynced = kinds[number % len(kinds)]
 
         violations = await life.violations(tmp_path / f"rebuilt-{number}", cut, unsynced)
@@ -165,7 +166,8 @@ async def test_rows_survive_a_power_failure_at_every_step_of_preparing_switching
     steps = {at + 1 for at in range(begin, len(events)) if isinstance(events[at], STEPS)}
     zeros = [at for at, event in enumerate(events) if isinstance(event, Written) and event.zeros == CHUNK_BYTES]
     others = [at for at in range(begin, len(events)) if at not in steps]
-    for cut in sorted(steps.union(zeros, chance.sample(others, 10))):
+    cuts = sorted(steps.union(zeros, chance.sample(others, 10)))
+    for cut in cuts[chance.randrange(STEP) :: STEP]:
         # A disk that keeps all is that of a kill -9, at each step of ``tests/storage/writing/test_wal_filling.py``.
         for unsynced in (Unsynced.SCRAMBLED, Unsynced.DROPPED):
             rebuilt = tmp_path / "rebuilt"
