@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from support.crash.load_topics import FICKLE, FLAKY, HEALTHY, STRICT
-from support.crash.promises.broker_time import CLOCK_MARGIN_MS
+from support.crash.promises.broker_time.bounds import CLOCK_MARGIN_MS
 from support.crash.promises.history import (
     Acknowledge,
     Check,

@@ -1,5 +1,6 @@
 """Checks a recorded history of a repeatedly killed broker against all its promises."""
 
+from support.crash.promises.broker_time.time_rules import check_broker_time
 from support.crash.promises.history import History
 from support.crash.promises.lease_rules import check_counts, check_handle_meaning, check_one_lease
 from support.crash.promises.ledger import Violation, build_ledger
@@ -23,7 +24,6 @@ from support.crash.promises.move_rules import (
     check_rewound_once,
 )
 from support.crash.promises.queue_rules import check_nothing_waits, check_queues
-from support.crash.promises.time_rules import check_broker_time
 from support.crash.promises.topic_rules import (
     check_drops_kept,
     check_failures_kept,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from support.crash.promises.broker_time import BrokerTime, broker_time
+from support.crash.promises.broker_time.bounds import BrokerTime, broker_time
 from support.crash.promises.history import (
     Check,
     Clear,

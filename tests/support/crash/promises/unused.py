@@ -7,7 +7,7 @@ an answer may not have happened.
 
 from collections.abc import Iterator, Sequence
 
-from support.crash.promises.broker_time import CLOCK_MARGIN_MS
+from support.crash.promises.broker_time.bounds import CLOCK_MARGIN_MS
 from support.crash.promises.history import (
     Clear,
     CreateQueue,

@@ -5,7 +5,7 @@ Broker time is the machine's clock less a lag; an operation is called at ``at`` 
 
 from dataclasses import replace
 
-from support.crash.promises.broker_time import ShownTime
+from support.crash.promises.broker_time.bounds import ShownTime
 from support.crash.promises.builders import (
     MS,
     REFUSED,

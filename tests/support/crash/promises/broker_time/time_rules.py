@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
 
-from support.crash.promises.broker_time import CLOCK_MARGIN_MS, ShownTime, sights
+from support.crash.promises.broker_time.bounds import CLOCK_MARGIN_MS, ShownTime, sights
 from support.crash.promises.history import History
 from support.crash.promises.ledger import Ledger, Rule, Violation
 
