@@ -22,6 +22,7 @@ from typing import Final
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.catalog import Catalog
 from cmqd.storage.folder.freed_blocks import remove
+from cmqd.storage.segments.sqlite_thread import to_the_end
 from cmqd.storage.standard_error import complain
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, read_ends
 from cmqd_segment.manifest import CheckpointEntry, SourceName, checkpoint_file, sync_folder
@@ -113,6 +114,9 @@ class Checkpoints:
         finally:
             self._abandon()
 
+    def _open(self) -> None:
+        self._file = self._path.open("wb")
+
     def _abandon(self) -> None:
         file, self._file = self._file, None
         self._buffer.clear()
@@ -125,7 +129,8 @@ class Checkpoints:
         buffer = self._buffer
         if first:
             self._abandon()
-            self._file = await asyncio.to_thread(self._path.open, "wb")
+            # A call that is cancelled here knows the file, and ``run`` closes it.
+            await to_the_end(asyncio.to_thread(self._open))
             buffer += MAGIC
         if self._file is None:
             return

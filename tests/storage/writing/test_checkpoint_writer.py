@@ -1,17 +1,23 @@
 """The way of a checkpoint to the disk: chunks of frames between the processes, small steps in the file."""
 
+import asyncio
 import os
 import time
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
 
 from cmqd.storage import ipc
+from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.loop_side.checkpoint_chunks import CHUNK_BYTES, CheckpointChunks
 from cmqd.storage.writing.checkpoint_writer import (
     HURRIED_STEP_BYTES,
     PAUSE_SECONDS,
     STEP_BYTES,
+    Checkpoints,
     publish,
     write_in_steps,
 )
@@ -92,3 +98,34 @@ def test_a_file_is_read_back_before_it_is_named(tmp_path: Path) -> None:
 
     assert (entry.number, entry.lsn, entry.end_lsn, entry.bytes) == (3, 7, 9, len(whole))
     assert verify_checkpoint(tmp_path / entry.file) == (HEADER, CheckpointEnd(9, 2))
+
+
+async def test_a_file_that_is_being_opened_at_the_end_is_closed(tmp_path: Path) -> None:
+    begun, may_open = asyncio.Event(), Event()
+    loop = asyncio.get_running_loop()
+    files: list[IO[Any]] = []
+
+    class SlowPath(type(tmp_path)):
+        def open(self, mode: str = "r") -> IO[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
+            loop.call_soon_threadsafe(begun.set)
+            may_open.wait()
+            files.append(super().open(mode))
+            return files[0]
+
+    catalog: Any = SimpleNamespace(folder=SimpleNamespace(checkpoints=SlowPath(tmp_path)))
+    checkpoints = Checkpoints(
+        catalog, kept=1, durable=DurableLsn(0), on_done=print, on_full=print, is_hurried=lambda: True
+    )
+    running = asyncio.create_task(checkpoints.run())
+    checkpoints.write(True, 0, file_of(HEADER))
+    await begun.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    may_open.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    # The thread of the file, too, has ended by then.
+    await loop.shutdown_default_executor()
+    (file,) = files
+    assert file.closed
