@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def errors_table() -> str:
     return "\n".join(["| code | module code | text | never answered, because |", "| ---: | ---: | --- | --- |", *rows])
 
 
+@cache
 def strings_of_tests() -> dict[str, set[str]]:
     """Return the texts in the source of the test files, in lower case, by name of the file."""
     return {
