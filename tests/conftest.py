@@ -17,6 +17,7 @@ from hypothesis.internal.constants_ast import Constants
 from xdist.remote import Producer  # pyright: ignore[reportMissingTypeStubs]
 from xdist.scheduler import LoadFileScheduling  # pyright: ignore[reportMissingTypeStubs]
 
+from support.cases import EXAMPLES
 from support.spark.class_archive import java_options
 
 LONGEST = (
@@ -83,7 +84,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[STANDARD_ERROR] = os.dup(2)
     # Hypothesis limits the time of an example and of its making; a busy machine exceeds both.
     slow = [HealthCheck.too_slow]
-    settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=slow)
+    settings.register_profile(
+        "any machine",
+        settings(),
+        deadline=None,
+        suppress_health_check=slow,
+        max_examples=int(os.environ.get(EXAMPLES, 25)),
+    )
     settings.load_profile("any machine")
     # One number of twenty that Hypothesis draws is a literal from the source of any module that is loaded. The examples
     # of a derandomized test would depend on the other tests of the run: a model failed in make test, and passed alone.

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from again import MOST_OF_PARTS, PytestRuns
 
+from support.cases import EXAMPLES
 from support.console.chromium import AXE_FILE, UNPACKED, find_chromium
 from support.event_loops import BOTH_LOOPS
 from support.postgresql.installation import find_programs
@@ -142,7 +143,8 @@ def run_fast_tests(runs: PytestRuns, name: str, *without: str) -> None:
 def run_tests(runs: PytestRuns, name: str, *arguments: str) -> None:
     """Run tests in ``VENVS/name``, three files at a time: few of them wait."""
     python = VENVS / name / "bin" / "python"
-    runs.run(*("-n", "3", "--dist", "loadfile"), *arguments, python=python, environment={BOTH_LOOPS: "1"})
+    environment = {BOTH_LOOPS: "1", EXAMPLES: "100"}
+    runs.run(*("-n", "3", "--dist", "loadfile"), *arguments, python=python, environment=environment)
 
 
 def find_python(version: str) -> str | None:

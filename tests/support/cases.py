@@ -6,6 +6,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+EXAMPLES = "TEST_EXAMPLES"
+"""Environment variable: the number of examples of a search by Hypothesis that names none, 25 by default. The examples
+are others in each run. The parts of ``make test-all`` with all fast tests have 100."""
+
 
 @contextmanager
 def naming(case: object) -> Generator[None]:
