@@ -6,6 +6,7 @@ The structs are encoded as msgpack arrays, because ``cmqd.storage`` passes them 
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -241,7 +242,8 @@ def pack_ranges(queues: Iterable[tuple[int, int, int]]) -> PackedRanges:
     return array("Q", [number for entry in queues for number in entry]).tobytes()
 
 
-class Pending(msgspec.Struct):
+@dataclass(slots=True)
+class Pending:
     """Sizes of the appends that are not durable, kept by the log. Attributes, because each I/O batch reads them."""
 
     bytes: int = 0

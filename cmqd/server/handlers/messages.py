@@ -16,7 +16,7 @@ from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Gate, Held
 from cmqd.server.replies.waiting_requests import WaitingRequests
-from cmqd.server.requests.collecting import MAX_BYTES, Collector, Group, stored_bytes
+from cmqd.server.requests.collecting import CollectedOperation, Collector, Group, stored_bytes
 from cmqd.server.requests.handler import answers_late, handles
 from cmqd.server.requests.operations import handles_done, received_after_deletes
 from cmqd.server.requests.refusals import ERROR_CODES
@@ -33,17 +33,15 @@ NOT_TO_GIVE_BACK: Final = ""
 class Sends:
     """Sends, decided together; see ``collecting``."""
 
-    order = 0
-    name = "send"
-    # A full row of the log. A larger row would be read whole for each of its messages.
-    max_bytes = ROW_BYTES
-    counts_unread = False
-
     broker: Broker
     answering: Answering
     admission: Admission
     collector: Collector
     counters: Counters
+
+    def __post_init__(self) -> None:
+        # A full row of the log. A larger row would be read whole for each of its messages.
+        self._operation = CollectedOperation(0, "send", self.decide, self.answer, ROW_BYTES)
 
     @handles(wire.SendMessages)
     def handle(self, client: Client, request: wire.SendMessages) -> None:
@@ -55,7 +53,7 @@ class Sends:
         count = len(bodies)
         # The usual send has a body and no headers, and needs no call for its size.
         size = len(bodies[0]) if count == 1 and request.headers is None else stored_bytes(request)
-        self.collector.collect(self, client, request, request.queue, request, count, size)
+        self.collector.collect(self._operation, client, request, request.queue, request, count, size)
 
     def take_run(self, client: Client, run: Sequence[wire.SendMessages]) -> int:
         """Collect the first sends of a run together; see ``Dispatcher``.
@@ -68,7 +66,7 @@ class Sends:
         sizes = [len(asked.bodies[0]) for asked in run]
         if not self.admission.has_room(sum(sizes)):
             return 0
-        return self.collector.collect_run(self, client, queue, run, sizes)
+        return self.collector.collect_run(self._operation, client, queue, run, sizes)
 
     def decide(self, group: Group, now_ms: int) -> Outcome[list[Sequence[int] | DomainError]]:
         """Have the core store the messages."""
@@ -91,21 +89,19 @@ class Sends:
 class Deletes:
     """Deletes, decided together; see ``collecting``."""
 
-    order = 2
-    name = "delete"
-    max_bytes = MAX_BYTES
-    counts_unread = False
-
     broker: Broker
     answering: Answering
     collector: Collector
     counters: Counters
 
+    def __post_init__(self) -> None:
+        self._operation = CollectedOperation(2, "delete", self.decide, self.answer)
+
     @handles(wire.DeleteMessages)
     def handle(self, client: Client, request: wire.DeleteMessages) -> None:
         """Collect a delete."""
         handles = request.receipt_handles
-        self.collector.collect(self, client, request, request.queue, handles, len(handles))
+        self.collector.collect(self._operation, client, request, request.queue, handles, len(handles))
 
     def decide(self, group: Group, now_ms: int) -> Outcome[list[HandlesDone | DomainError]]:
         """Have the core delete the messages."""
@@ -180,11 +176,6 @@ class ReplyWithBodies:
 class Receives:
     """Receives, decided together; see ``collecting``."""
 
-    order = 3
-    name = "receive"
-    max_bytes = MAX_BYTES
-    counts_unread = True
-
     broker: Broker
     answering: Answering
     collector: Collector
@@ -194,6 +185,9 @@ class Receives:
     max_unread_receives: int
     max_waiting_per_account: int
     turn_time: TurnTime
+
+    def __post_init__(self) -> None:
+        self._operation = CollectedOperation(3, "receive", self.decide, self.answer, counts_unread=True)
 
     @handles(wire.ReceiveMessages)
     def handle(self, client: Client, request: wire.ReceiveMessages) -> None:
@@ -212,10 +206,10 @@ class Receives:
             count += len(request.acknowledge)
         if count >= LARGE_RECEIVE:
             self.turn_time.count()
-            self.collector.collect(self, client, request, request.queue, request, count)
+            self.collector.collect(self._operation, client, request, request.queue, request, count)
             self.turn_time.look()
         else:
-            self.collector.collect(self, client, request, request.queue, request, count)
+            self.collector.collect(self._operation, client, request, request.queue, request, count)
 
     def decide(self, group: Group, now_ms: int) -> Outcome[list[ReceiveReply]]:
         """Have the core delete messages and hand out messages, or let receives wait."""

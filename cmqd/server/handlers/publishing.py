@@ -24,7 +24,7 @@ from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.reply_gate import Held
-from cmqd.server.requests.collecting import MAX_BYTES, Collector, Decided, Group, stored_bytes
+from cmqd.server.requests.collecting import CollectedOperation, Collector, Decided, Group, stored_bytes
 from cmqd.server.requests.handler import handles
 from cmqd_protocol import messages as wire
 from cmqd_types.messages import Labels
@@ -47,11 +47,6 @@ class _Publish:
 class Publishes:
     """Publishes to topics; see the module and ``collecting``."""
 
-    order = 1
-    name = "publish"
-    max_bytes = MAX_BYTES
-    counts_unread = False
-
     broker: Broker
     answering: Answering
     admission: Admission
@@ -60,6 +55,7 @@ class Publishes:
     schedule: Callable[[], None]
 
     def __post_init__(self) -> None:
+        self._operation = CollectedOperation(1, "publish", self.decide, self.answer)
         self.lines: dict[tuple[str, str], deque[_Publish]] = {}
         """The publishes in line, by account and topic, in the order of the turns. No line is empty. Read-only outside:
         the end of every I/O batch reads whether a publish continues in slices."""
@@ -80,7 +76,7 @@ class Publishes:
             all_or_none=request.all_or_none,
         )
         self.collector.collect(
-            operation=self,
+            operation=self._operation,
             client=client,
             asked=request,
             name=request.topic,

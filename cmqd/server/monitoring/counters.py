@@ -1,14 +1,16 @@
 """Counters of the server, and the memory of its processes."""
 
+import dataclasses
 import os
 import resource
 from pathlib import Path
 
-import msgspec
 
-
-class Counters(msgspec.Struct):
-    """Running totals since the start; plain numbers, so that counting is cheap."""
+@dataclasses.dataclass(slots=True)
+class Counters:
+    """Running totals since the start; plain numbers, so that counting is cheap. No msgspec.Struct, whose attributes are
+    set twice as slowly: the interpreter does not specialize the instruction.
+    """
 
     requests: int = 0
     bytes_in: int = 0
@@ -49,7 +51,7 @@ class Counters(msgspec.Struct):
     dropped_for_memory: int = 0
     """Connections closed because the memory budget was exceeded."""
 
-    errors: dict[str, int] = {}
+    errors: dict[str, int] = dataclasses.field(default_factory=dict[str, int])
     """Error replies by name of the error."""
 
     def count_error(self, name: str) -> None:
@@ -58,7 +60,7 @@ class Counters(msgspec.Struct):
 
     def snapshot(self) -> dict[str, int | dict[str, int]]:
         """Return the totals by name."""
-        return msgspec.structs.asdict(self)
+        return dataclasses.asdict(self)
 
 
 def cpu_us(pid: int | str = "self") -> int:

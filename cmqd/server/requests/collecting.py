@@ -27,7 +27,7 @@ refusal does not touch the other requests. Rules:
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -64,40 +64,43 @@ Decided: TypeAlias = Outcome[Any] | None
 answered later."""
 
 
-class CollectedOperation(Protocol):
-    """An operation with collected requests."""
+class CollectedOperation(msgspec.Struct, frozen=True, eq=False):
+    """An operation with collected requests. A single class for all operations: the interpreter specializes the reads of
+    its attributes, which each request needs.
+    """
 
     order: int
     """Place among the operations at the end of an I/O batch."""
     name: str
     """Name in log lines."""
-    max_bytes: int
+    decide: "Callable[[Group, int], Decided]"
+    """Has the core decide a group, at a time. The collector carries the outcome out."""
+    answer: "Callable[[Group, Sequence[Any], int, list[Held]], None]"
+    """Answers each request of a group with its result, at an LSN: adds the replies to the list, or holds them at the
+    gate.
+    """
+    max_bytes: int = MAX_BYTES
     """Bytes of a group."""
-    counts_unread: bool
+    counts_unread: bool = False
     """True if a collected request counts in ``Client.unread_receives``."""
 
-    def decide(self, group: "Group", now_ms: int) -> Decided:
-        """Have the core decide a group. The collector carries the outcome out."""
-        ...
 
-    def answer(self, group: "Group", results: Sequence[Any], lsn: int, held: list[Held]) -> None:
-        """Answer each request of a group: add the replies to ``held``, or hold them at the gate."""
-        ...
+class Group:
+    """Requests for one operation on one queue or topic, in order of arrival. No msgspec.Struct, as ``Counters``."""
 
+    __slots__ = ("askers", "key", "messages", "operation", "requests", "size")
 
-class Group(msgspec.Struct, eq=False):
-    """Requests for one operation on one queue or topic, in order of arrival."""
-
-    operation: CollectedOperation
-    key: tuple[int, str, str]
-    """Order of the operation, account, and name of the queue or topic."""
-    requests: list[Any] = []
-    """The requests in the core's form."""
-    askers: list[tuple[Client, int]] = []
-    """Client and request id of each request."""
-    messages: int = 0
-    size: int = 0
-    """Bytes of bodies and headers."""
+    def __init__(self, operation: CollectedOperation, key: tuple[int, str, str]) -> None:
+        self.operation = operation
+        self.key = key
+        """Order of the operation, account, and name of the queue or topic."""
+        self.requests: list[Any] = []
+        """The requests in the core's form."""
+        self.askers: list[tuple[Client, int]] = []
+        """Client and request id of each request."""
+        self.messages = 0
+        self.size = 0
+        """Bytes of bodies and headers."""
 
 
 @part
