@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -114,7 +115,9 @@ class ForkedProgram:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the program has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # The fork server may have taken the exit code, and not told it yet.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

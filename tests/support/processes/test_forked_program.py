@@ -52,6 +52,17 @@ def test_the_storage_process_of_a_killed_broker_ends(tmp_path: Path) -> None:
         eventually_elsewhere(lambda: not Path(f"/proc/{storage}").exists())
 
 
+def test_a_signal_to_a_program_that_has_ended_without_news_of_it_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (tmp_path / "output").open("wb") as output:
+        program = ForkedProgram("cmqd", ["--version"], output=output, environment=plain_environment())
+    program.wait()
+    monkeypatch.setattr(program, "poll", lambda: None)
+
+    program.kill()
+
+
 def test_a_command_has_the_streams_of_the_shell_and_its_exit_code(tmp_path: Path) -> None:
     number = write_command("cmq", "cmq_cli", tmp_path)
     environment = {**plain_environment(), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
