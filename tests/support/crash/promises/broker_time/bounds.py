@@ -6,11 +6,13 @@ With redundancy, broker time goes on at a takeover by the time that *certainly* 
 stand still since the newest row, at each takeover, and is behind the machine's clock from then on. There the replies
 tell the time, because a receive shows broker time at the begin of its lease:
 
-- An operation that was called after that answer has this time or a later time.
-- An operation that was answered before that call has this time or an earlier time.
+- Rows have ascending times. An operation with a row that was called after that answer has this time or a later time,
+  however the clocks run, and for however long a process was held up.
+- Under a leader broker time goes on with the machine's clock but for the slew, at the smallest distance that a receive
+  shows. A process can be held up between its reading of the clock and a request: ``CLOCK_MARGIN_MS`` are left to spare.
 
-Both hold however the clocks run, and for however long a process was held up. ``time_rules`` compares broker time itself
-with the machine's clock.
+A reply without a row, such as a refusal, may come from a leader that has lost the lead, with a time that its successor
+has not reached. Therefore the upper bound is the machine's clock, which broker time never passes.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,12 +27,15 @@ CLOCK_MARGIN_MS = 250
 """Greatest difference of the broker's clock from the wall clock of this machine, towards which the broker slews. For
 rules that must compare the two clocks; leases are compared by the broker's own times."""
 
+SLEW = 0.005
+"""A broker slews by this part towards a wrong clock that is less than a minute off."""
+
 
 class BrokerTime(Protocol):
     """Bounds of broker time, in milliseconds, at moments of the monotonic clock, and the other way round."""
 
     def earliest_ms(self, called_ns: int) -> float:
-        """Return the least broker time of an operation with this call."""
+        """Return the least broker time of an operation with this call and a row."""
         ...
 
     def latest_ms(self, answered_ns: int) -> float:
@@ -38,7 +43,7 @@ class BrokerTime(Protocol):
         ...
 
     def reached_ns(self, time_ms: float) -> float:
-        """Return a moment: operations called from then on have this broker time or a later one."""
+        """Return a moment: operations with a row that were called from then on have this broker time or a later one."""
         ...
 
     def passed_ns(self, time_ms: float) -> float:
@@ -81,33 +86,50 @@ def sights(history: History) -> Iterator[Sight]:
 
 
 class ShownTime:
-    """Broker time as receives before and after a moment show it: no clock of a machine is asked."""
+    """Broker time of a history with takeovers; see the module."""
 
     def __init__(self, history: History) -> None:
+        self._history = history
+        self._wall = WallTime(history)
         answered = sorted((sight.answered_ns, sight.time_ms) for sight in sights(history))
-        called = sorted((sight.called_ns, sight.time_ms) for sight in sights(history))
         self._answered_ns = [at_ns for at_ns, _ in answered]
         self._reached_ms = list(accumulate((time_ms for _, time_ms in answered), max))
         """The latest time that an answer up to this one shows."""
-        self._called_ns = [at_ns for at_ns, _ in called]
-        self._to_come_ms = list(accumulate((time_ms for _, time_ms in reversed(called)), min))[::-1]
-        """The earliest time of this call and of all later ones."""
+        self._behind_ms = [float("inf")] * (len(history.leads_ns) + 1)
+        """By leader, with an entry for the time before the first: the most that broker time was behind the machine's
+        clock as the lead began."""
+        for sight in sights(history):
+            leader = self._leader(sight.called_ns)
+            behind_ms = history.wall_ms(sight.answered_ns) - sight.time_ms
+            slew_ms = self._slew_ms(sight.answered_ns, leader)
+            self._behind_ms[leader] = min(self._behind_ms[leader], behind_ms + slew_ms)
 
     def earliest_ms(self, called_ns: int) -> float:
+        leader = self._leader(called_ns)
+        behind_ms = self._behind_ms[leader] + self._slew_ms(called_ns, leader)
+        return max(self.seen_ms(called_ns), self._wall.earliest_ms(called_ns) - behind_ms)
+
+    def seen_ms(self, called_ns: int) -> float:
+        """Return the latest broker time that an answer before a call shows."""
         index = bisect_right(self._answered_ns, called_ns)
         return self._reached_ms[index - 1] if index else 0.0
 
     def latest_ms(self, answered_ns: int) -> float:
-        index = bisect_left(self._called_ns, answered_ns)
-        return self._to_come_ms[index] if index < len(self._to_come_ms) else float("inf")
+        return self._wall.latest_ms(answered_ns) + self._slew_ms(answered_ns, 1)
 
     def reached_ns(self, time_ms: float) -> float:
         index = bisect_left(self._reached_ms, time_ms)
         return self._answered_ns[index] if index < len(self._answered_ns) else float("inf")
 
     def passed_ns(self, time_ms: float) -> float:
-        index = bisect_right(self._to_come_ms, time_ms)
-        return self._called_ns[index - 1] if index else float("-inf")
+        return self._wall.passed_ns(time_ms)
+
+    def _leader(self, called_ns: int) -> int:
+        return bisect_right(self._history.leads_ns, called_ns)
+
+    def _slew_ms(self, at_ns: int, leader: int) -> float:
+        """Return the most by which broker time may have slewed since a leader began."""
+        return SLEW * (at_ns - self._history.leads_ns[max(leader, 1) - 1]) / 1e6
 
 
 def broker_time(history: History) -> BrokerTime:
