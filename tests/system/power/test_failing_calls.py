@@ -15,7 +15,7 @@ import pytest
 from support.processes.environment import plain_environment
 
 TESTS = Path(__file__).parents[2]
-EXTENT = {"": ["--sample", "6"], "sites": [], "all": ["--all"]}[os.environ.get("CMQD_FAILING_CALLS", "")]
+EXTENT = {"": ["--sample", "4"], "sites": [], "all": ["--all"]}[os.environ.get("CMQD_FAILING_CALLS", "")]
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(4 * 3600)]
 
