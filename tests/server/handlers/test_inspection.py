@@ -1,6 +1,7 @@
 """Connections, waiting receives and settings, as operators see them, by the whole server."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from cmqd.settings import SETTINGS, Settings, load
 from cmqd_protocol import messages as wire
 from cmqd_protocol.operations import requests_of
 from cmqd_types.inspection import CONNECTION_SORTS, ORIGINS, ConnectionInfo
+from support.cases import naming
 from support.server.server_rig import RigClient, ServerRig, a_queue, beat, code_of
 
 
@@ -101,9 +103,7 @@ async def test_the_search_compares_account_key_address_and_product(rig: ServerRi
     assert await connections(admin, search="nothing like it") == []
 
 
-@pytest.mark.parametrize("descending", [False, True])
-@pytest.mark.parametrize("sort", CONNECTION_SORTS)
-async def test_every_order_and_every_page_over_several_slices(rig: ServerRig, sort: str, descending: bool) -> None:
+async def test_every_order_and_every_page_over_several_slices(rig: ServerRig) -> None:
     """Pages of a sorted list, joined, are the list sorted in one step."""
     admin = await rig.client()
     count = EXAMINED_A_SLICE + 20
@@ -117,16 +117,19 @@ async def test_every_order_and_every_page_over_several_slices(rig: ServerRig, so
         if number % 4 == 0:
             await client.expect(wire.OwnKey, wire.GetOwnKey)
 
-    pages: list[ConnectionInfo] = []
-    while len(pages) < count:
-        page = await admin.expect(wire.ConnectionList, wire.ListConnections, "192.0", sort, descending, len(pages), 90)
-        assert (page.total, bool(page.connections)) == (count, True)
-        pages += page.connections
+    for sort, descending in product(CONNECTION_SORTS, (False, True)):
+        with naming((sort, descending)):
+            order = ("192.0", sort, descending)
+            pages: list[ConnectionInfo] = []
+            while len(pages) < count:
+                page = await admin.expect(wire.ConnectionList, wire.ListConnections, *order, len(pages), 90)
+                assert (page.total, bool(page.connections)) == (count, True)
+                pages += page.connections
 
-    key = f"{sort}_ms" if sort in ("since", "last_request") else sort
-    ranks = [(getattr(info, key), info.connection_id) for info in pages]
-    assert ranks == sorted(ranks, reverse=descending)
-    assert len({info.connection_id for info in pages}) == count
+            key = f"{sort}_ms" if sort in ("since", "last_request") else sort
+            ranks = [(getattr(info, key), info.connection_id) for info in pages]
+            assert ranks == sorted(ranks, reverse=descending)
+            assert len({info.connection_id for info in pages}) == count
 
 
 @pytest.mark.parametrize(
