@@ -586,8 +586,9 @@ def test_all_accounts_together_have_a_bound_that_the_largest_account_pays():
     small = KeySecret("AKID0", "x", account="small")
     assert nonces.add(small, "n", 1e9, replaces=True)
     for account in range(1, MAX_NONCES // MAX_NONCES_OF_ACCOUNT + 3):
+        key = KeySecret(f"AKID{account}", "x", account=f"a{account}")
         for index in range(MAX_NONCES_OF_ACCOUNT):
-            nonces.add(KeySecret(f"AKID{account}", "x", account=f"a{account}"), f"{index}", 1e9, replaces=True)
+            nonces.add(key, f"{index}", 1e9, replaces=True)
 
     assert len(nonces) == MAX_NONCES
     assert nonces.has(small, "n")
