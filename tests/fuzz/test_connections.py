@@ -195,19 +195,24 @@ def test_garbage_is_survived(start: Callable[[], Machine]) -> None:
     assert ends > STREAMS // 10
 
 
+def peak_bytes(machine: Machine, stream: bytes) -> int:
+    """Return the most memory that the process took while the machine received the stream."""
+    tracemalloc.start()
+    try:
+        machine.receive_data(stream, 0)
+        machine.events()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("start", STARTS)
 def test_lengths_in_the_bytes_allocate_no_memory(start: Callable[[], Machine]) -> None:
     chance = random.Random(start.__name__)
     for seed in [payload for payload in SEEDS for _ in range(2)]:
         stream = frame(mutated(chance, seed) + chance.choice(CLAIMS))
-        machine = start()
-        tracemalloc.start()
-        try:
-            machine.receive_data(stream, 0)
-            machine.events()
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+        # Three times: another thread of the tests, with the links of a cluster, takes 256 KiB for each of its reads.
+        peak = min(peak_bytes(start(), stream) for _ in range(3))
 
         # Python's own objects cost up to 60 bytes for a byte of msgpack, and nested maps 100 from Python 3.12 on, which
         # decodes more levels.
