@@ -97,10 +97,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hypothesis has no setting for this (decision 0217). Its plugin also reads the source of all modules at each start.
     no_constants = Constants()
     setattr(providers, "_get_local_constants", lambda: no_constants)  # noqa: B010
-    # A shell starts background processes with SIGINT ignored. The processes of the tests would inherit this, and
-    # some tests send SIGINT to them.
+    # A shell starts background processes with SIGINT ignored, and nohup any process with SIGHUP ignored. The processes
+    # of the tests would inherit this, and some tests send these signals to them.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -117,6 +118,8 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        # The default of 700 new objects is for small programs: collections took a twelfth of the time of the tests.
+        gc.set_threshold(5_000, 10, 60)
         gc.enable()
 
 

@@ -25,18 +25,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 
 def bench(broker: RunningBroker, *arguments: str) -> "subprocess.Popen[str]":
-    # A run ignores the signal if it inherits that from nohup, under which these tests may run too.
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-m", "cmq_cli", "bench", *arguments, "--output", "json"],
-            env=os.environ | {"CMQ_CONTEXT_FILE": str(broker.context_file)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    finally:
-        signal.signal(signal.SIGHUP, inherited)
+    return subprocess.Popen(
+        [sys.executable, "-m", "cmq_cli", "bench", *arguments, "--output", "json"],
+        env=os.environ | {"CMQ_CONTEXT_FILE": str(broker.context_file)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def queues(broker: RunningBroker) -> list[str]:
