@@ -442,6 +442,8 @@ def test_the_keyboard_alone_reaches_the_tester_and_a_dialog(page: Page, account:
     page.get_by_role("tab", name="Subscriptions").focus()
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("tab", name="Filter tester")).to_be_focused()
+    # The tab has the focus before its panel is there.
+    expect(page.get_by_label("Tags of the message")).to_be_visible()
     page.keyboard.press("Tab")
     expect(page.get_by_label("Tags of the message")).to_be_focused()
     page.keyboard.type("paid")
