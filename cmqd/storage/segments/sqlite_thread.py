@@ -93,8 +93,10 @@ async def to_the_end(work: "asyncio.Future[T] | Coroutine[Any, Any, T]") -> T:
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
-        with contextlib.suppress(Exception):
-            await working
+        while not working.done():
+            # Unlike an await of the work, this wait does not pass a second cancellation on to the work.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
         raise
 
 
