@@ -112,7 +112,7 @@ serve: setup-run  ## run a broker in the foreground; ARGS="--help" lists its fla
 	@$(BIN)/cmqd serve --http 127.0.0.1:5681 $(ARGS)
 
 # Five files at a time, on two cores as well: more than half of the time of a test is waiting, for real processes and
-# for fsyncs. A worker takes 0.3 GB, and its Java 0.4 GB.
+# for fsyncs. A worker takes up to 0.8 GB, and its Java 0.6 GB.
 test: setup setup-spark setup-sdk setup-postgresql $(VENV)/spark-classes.jsa  ## what a laptop runs, in 11 to 15 minutes, without root; ARGS="-k name" for a part
 	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 

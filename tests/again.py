@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MOST = 3
 """Failed tests that a run of ``make test`` may repeat."""
 MOST_OF_PARTS = 6
-"""Failed tests that a run of ``make test-all`` may repeat: three interpreters run most tests of ``make test`` there."""
+"""Failed tests that a run of ``make test-all`` may repeat: it runs the fast tests of ``make test`` twice more."""
 FINAL = (
     "tests/engine/test_mixed_faults.py",
     "tests/engine/test_pair_of_brokers.py",

@@ -8,7 +8,7 @@ from typing import Any
 
 EXAMPLES = "TEST_EXAMPLES"
 """Environment variable: the number of examples of a search by Hypothesis that names none, 25 by default. The examples
-are others in each run. The parts of ``make test-all`` with all fast tests have 100."""
+are others in each run, but always the same in CI. The parts of ``make test-all`` with all fast tests have 100."""
 
 
 @contextmanager
