@@ -192,6 +192,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
             "command-line.md",
             "json-api.md",
             "replay.md",
+            "history.md",
         },
         "python": {
             "README.md",

@@ -41,7 +41,7 @@ MAX_PARTITIONS = 100_000
 
 
 class Mode(StrEnum):
-    """Meaning of a row of the DataFrame; see :mod:`pyspark_cmqd.message_states.states` for all but the first."""
+    """Meaning of a row of the DataFrame; see :mod:`cmqd_reading.states` for all but the first."""
 
     EVENTS = "events"
     """A message that was stored."""

@@ -40,8 +40,3 @@ and the broker would drop all but the first.
 """
 
 DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-
-
-def message_id_text(number: int) -> str:
-    """Return the printed form of a message id."""
-    return f"Msg-{number:016x}"

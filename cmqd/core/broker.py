@@ -19,14 +19,14 @@ from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import Effects, MissedFiring, Outcome, UnusedQueue
 from cmqd.core.parts import Parts
-from cmqd.core.receipts import HandleKey
+from cmqd_fold.receipts import HandleKey
 from cmqd_segment.records import AnyRecord, ClockOffset, Runs, StoredMessage
 
 
 class Broker:
     """All queues and topics of all accounts.
 
-    ``handle_key``: see :mod:`cmqd.core.receipts`. A changed key makes the receipt handles of earlier receives invalid.
+    ``handle_key``: see :mod:`cmqd_fold.receipts`. A changed key makes the receipt handles of earlier receives invalid.
     ``seed``: any number, for the random part of pauses between deliveries.
     ``calendar``: gives the times of schedules; without a calendar no schedule can be made.
     """

@@ -48,12 +48,12 @@ from cmqd.core.operations.topics.publish import Publish
 from cmqd.core.operations.transactions.half_messages import Transactions
 from cmqd.core.operations.transactions.transaction_checks import Checks
 from cmqd.core.outcome import Effects
-from cmqd.core.receipts import HandleKey, ReceiptHandles
 from cmqd.core.recovery.checkpoint import Checkpoint
 from cmqd.core.recovery.replay import Replay
 from cmqd.core.recovery.restore import Restore
 from cmqd.core.runtime.pages import Lane, PageOwner
 from cmqd.core.runtime.runtime import Runtime
+from cmqd_fold.receipts import HandleKey, ReceiptHandles
 
 
 class Parts:

@@ -13,6 +13,11 @@ Labels: TypeAlias = list[str] | str
 """The tags of a published message, or its routing key."""
 
 
+def printed_id(number: int) -> str:
+    """Return the printed form of a message id: ``Msg-`` and 16 hex digits."""
+    return f"Msg-{number:016x}"
+
+
 REDRIVE: Final = "redrive"
 """The ``reason`` of an origin: the message left a dead-letter queue by a redrive."""
 

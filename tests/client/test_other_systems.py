@@ -31,7 +31,10 @@ MISSING_NAMES = {
     signal: ["SIGALRM", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGUSR1", "SIGUSR2", "setitimer", "sigwait"],
     socket: ["AF_UNIX", "MSG_DONTWAIT", "SO_REUSEPORT", "TCP_USER_TIMEOUT"],
 }
-OURS = {"cmq_cli", "cmqd_client", "cmqd_fold", "cmqd_protocol", "cmqd_segment", "cmqd_types", "pyspark_cmqd"}
+OURS = {
+    "cmq_cli", "cmqd_client", "cmqd_fold", "cmqd_protocol", "cmqd_reading", "cmqd_segment", "cmqd_types",
+    "pyspark_cmqd",
+}
 real_import = builtins.__import__
 
 

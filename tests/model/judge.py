@@ -254,6 +254,8 @@ class Judge(RuleBasedStateMachine):
         """A queue was deleted, with its waiting receives."""
         for waiter_id in [waiter_id for waiter_id, asked in self.rewinds.items() if asked.queue is queue]:
             del self.rewinds[waiter_id]
+        for message in queue.messages.values():
+            message.calls.append("queue_deleted")
         self.queues.remove(queue)
         self.gone_queues.append(queue)
         self.gone_totals.setdefault(queue.account, Counter()).update(queue.totals)
@@ -287,6 +289,7 @@ class Judge(RuleBasedStateMachine):
                 for position in unpack_runs(record.positions):
                     assert queue.messages[position].is_due(self.now_ms), "a delay ended too early"
                     queue.messages[position].come_back(self.now_ms)
+                    queue.messages[position].calls.append("activated")
             case MessagesReceived():
                 leases = set(range(record.first_lease, record.first_lease + count_runs(record.positions)))
                 assert not leases & self.leases, "a lease was used twice"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 from model.disk import DiskRules
 from model.judge import MOST_TICKS, REST_MS
+from model.lives import check_lives
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
@@ -183,3 +184,4 @@ class BrokerMachine(DiskRules):
         self.rest()
         self.holds()
         self.crash_at_the_end()
+        check_lives(self)

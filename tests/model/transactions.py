@@ -351,6 +351,7 @@ class TransactionsMachine(BrokerMachine):
                     assert half.state is State.HALF
                     assert (queue.queue_id, half.message_id, UNKNOWN) in self.asked
                     half.unknown_ms = record.answered_ms
+                    half.calls.append("undecided")
             case _:
                 super().judge_more(record)
 
@@ -366,6 +367,7 @@ class TransactionsMachine(BrokerMachine):
             assert half.ask_again or due_ms <= self.now_ms, "asked too early"
             assert not queue.is_expired(half, self.now_ms)
             half.checks += 1
+            half.calls.append("checked")
             assert half.ask_again or half.checks <= queue.attributes["max_checks"], "asked too often"
             is_last = half.checks >= queue.attributes["max_checks"]
             interval_ms = min(LONGEST_INTERVAL_MS, half.first_check_ms * 2**half.checks)

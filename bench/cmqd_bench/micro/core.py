@@ -3,8 +3,8 @@
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
 from cmqd.core.outcome import PageRead
-from cmqd.core.receipts import ReceiptHandles
 from cmqd_bench.micro.measuring import Micro, Work
+from cmqd_fold.receipts import ReceiptHandles
 from cmqd_protocol import messages as wire
 from cmqd_segment.records import StoredMessage, unpack_runs
 

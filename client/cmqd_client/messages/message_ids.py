@@ -3,13 +3,15 @@
 import re
 from typing import NewType
 
+from cmqd_types import messages
+
 MessageId = NewType("MessageId", str)
 """A message's id in printed form: ``Msg-`` and 16 hex digits, the first three of them its shard. Unique in a region."""
 
 
 def printed_id(number: int) -> MessageId:
     """Return the printed form of a message id."""
-    return MessageId(f"Msg-{number:016x}")
+    return MessageId(messages.printed_id(number))
 
 
 _SHOWN_CHARACTERS = 64

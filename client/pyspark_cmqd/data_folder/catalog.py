@@ -154,7 +154,7 @@ def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[SegmentEntry]
     for extent in extents:
         if extent.last_lsn > above and extent.first_lsn <= upto:
             with folder.opened(extent) as raw:
-                for _, meta in metas(folder, raw, extent, above, upto):
+                for _, _, meta in metas(folder, raw, extent, above, upto):
                     catalog.note_meta(meta)
 
 

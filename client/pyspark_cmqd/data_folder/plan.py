@@ -17,7 +17,7 @@ from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, S
 from pyspark_cmqd.options import LAST_LSN, Options
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.message_states.states import QueueStates
+    from cmqd_reading.states import QueueStates
 
 TIME_SLACK_MS = 10_000
 """Margin for leaving out rows by their time. The time of a row is the time of its newest record, and times do not

@@ -21,8 +21,8 @@ SUMMARIES_A_STATEMENT = 500
 
 def metas(
     folder: Folder, raw: sqlite3.Connection, extent: SegmentEntry, above: int, upto: int
-) -> Iterator[tuple[int, bytes]]:
-    """Yield LSN and undecoded records of rows ``above < lsn <= upto``, without the rows that are given up as lost.
+) -> Iterator[tuple[int, int, bytes]]:
+    """Yield LSN, time and undecoded records of rows ``above < lsn <= upto``, without rows that are given up as lost.
 
     Raises:
         FolderError: a row has a wrong checksum.
@@ -35,7 +35,7 @@ def metas(
     ).fetchall():
         for lsn, time_ms, messages, queues, meta_crc, meta in rows:
             if meta_checksum(lsn, time_ms, messages, queues, meta) == meta_crc:
-                yield lsn, meta
+                yield lsn, time_ms, meta
             elif not is_given_up(folder, lsn):
                 raise FolderError(f"row {lsn} of {extent.file} is damaged: its records do not match their checksum")
         above = rows[-1][0]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from cmqd_reading.log_fold import LogFold
+from cmqd_reading.states import QueueStates, Result
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
 from cmqd_segment.newer import NewerFormatError, tag_of
 from cmqd_segment.records import AnyRecord
@@ -14,8 +16,6 @@ from pyspark_cmqd.data_folder.plan import Piece, View, describe, is_sealed
 from pyspark_cmqd.data_folder.rows import decoded, metas, summaries
 from pyspark_cmqd.errors import FolderError, NewerFolderError
 from pyspark_cmqd.files import write_whole
-from pyspark_cmqd.message_states.log_fold import LogFold
-from pyspark_cmqd.message_states.states import QueueStates, Result
 from pyspark_cmqd.options import LAST_LSN, Mode
 
 _SLICES = frozenset({1, 2, 3, 4})
@@ -86,7 +86,7 @@ def _rows(folder: Folder, view: View, above: int) -> Iterator[tuple[int, list[An
     for extent in view.extents:
         if extent.last_lsn > above and extent.first_lsn <= view.hi:
             with folder.opened(extent) as raw:
-                for lsn, meta in metas(folder, raw, extent, above, view.hi):
+                for lsn, _, meta in metas(folder, raw, extent, above, view.hi):
                     yield lsn, decoded(extent, lsn, meta)
 
 

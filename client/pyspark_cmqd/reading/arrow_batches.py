@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cmqd_segment.rows import Run
-from cmqd_types.messages import CopyOf
+from cmqd_types.messages import CopyOf, printed_id
 from pyspark_cmqd.errors import OptionError
-from pyspark_cmqd.schema import COLUMNS, message_id_text
+from pyspark_cmqd.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -189,7 +189,7 @@ class _TextsOfCopies(_Texts):
 class _Ids(_Column):
     """Message ids as text of a fixed length, so that the offsets are known."""
 
-    WIDTH = len(message_id_text(0))
+    WIDTH = len(printed_id(0))
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -200,7 +200,7 @@ class _Ids(_Column):
         while number < end:
             low = number & 0xFFF
             high = min(0x1000, low + end - number)
-            head = message_id_text(number)[:-3]
+            head = printed_id(number)[:-3]
             # A join per 4,096 ids: the head goes between the tails and before the first tail.
             self._texts.append(head + head.join(_HEX[low:high]))
             number += high - low
@@ -317,7 +317,7 @@ def _origins(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | N
         if origin is None
         else {
             "queue": origin.queue,
-            "msg_id": message_id_text(origin.message_id),
+            "msg_id": printed_id(origin.message_id),
             "enqueue_ts": origin.enqueue_ms * 1000,
             "receive_count": origin.receive_count,
             "reason": origin.reason,
@@ -331,13 +331,11 @@ def _copies_of(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] |
     source = run.source
     if source is not None:
         first_id, publish_us = source.first_message_id, run.enqueue_ms * 1000
-        return [{"msg_id": message_id_text(first_id + place), "publish_ts": publish_us} for place in range(start, stop)]
+        return [{"msg_id": printed_id(first_id + place), "publish_ts": publish_us} for place in range(start, stop)]
     if run.copies_of is None:
         return None
     return [
-        None
-        if copy_of is None
-        else {"msg_id": message_id_text(copy_of.message_id), "publish_ts": copy_of.publish_ms * 1000}
+        None if copy_of is None else {"msg_id": printed_id(copy_of.message_id), "publish_ts": copy_of.publish_ms * 1000}
         for copy_of in run.copies_of[start:stop]
     ]
 

@@ -27,7 +27,7 @@ from pyspark_cmqd.errors import DataLossError, FolderError, UnknownNameError, ma
 from pyspark_cmqd.options import LATEST, Mode, Options
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.message_states.states import QueueStates
+    from cmqd_reading.states import QueueStates
 
 _log = logging.getLogger("pyspark_cmqd")
 
@@ -158,7 +158,7 @@ def plan_range(
 
 def shows_any(states: "Mapping[int, QueueStates]", mode: Mode) -> bool:
     """True if the mode shows at least one message with these states."""
-    from pyspark_cmqd.message_states.states import SHOWN
+    from pyspark_cmqd.message_states.shown import SHOWN
 
     return any(not SHOWN[mode].isdisjoint(queue.sets) for queue in states.values())
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cmqd_reading.events import Stored, stored_in
 from cmqd_segment.rows import Run, data_checksum, meta_checksum
 from cmqd_segment.sparse import sparse_queue
 from pyspark_cmqd.data_folder.folder import Folder, open_folder
@@ -28,10 +29,9 @@ from pyspark_cmqd.data_folder.rows import decoded, is_given_up, summaries
 from pyspark_cmqd.errors import DataLossError, FolderError, SegmentReclaimedError
 from pyspark_cmqd.options import Mode
 from pyspark_cmqd.reading.arrow_batches import Batch, Facts
-from pyspark_cmqd.reading.events import Stored, stored_in
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.message_states.states import StateReader
+    from pyspark_cmqd.message_states.shown import StateReader
 
 ROWS_A_PAGE = 500
 """Number of rows that are examined before the first row with wanted messages is read."""
@@ -126,7 +126,7 @@ class Selector:
         self._states: dict[int, StateReader] = {}
         if task.options.mode is not Mode.EVENTS:
             # Imported here, because only the modes about states need sets of positions.
-            from pyspark_cmqd.message_states import states as module
+            from pyspark_cmqd.message_states import shown as module
 
             self._states = {
                 number: module.StateReader(states, task.options.mode) for number, states in task.states.items()

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 
 from cmqd_segment.records import NumbersReserved, TopicCreated
+from cmqd_types.messages import printed_id
 from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.reading.arrow_batches import arrow_type
 from pyspark_cmqd.reading.driver import plan_batch
 from pyspark_cmqd.reading.executor import read_task
-from pyspark_cmqd.schema import COLUMNS, message_id_text
+from pyspark_cmqd.schema import COLUMNS
 from support.core.builders import Rig
 from support.spark.log_folder import rows_of, write_folder
 
@@ -164,4 +165,4 @@ def test_message_ids_of_originals_are_printed_as_everywhere(tmp_path: Path):
     assert {row["msg_id"] for row in rows} == {
         row["copy_of"]["msg_id"] for row in read(tmp_path / "data", queue="other")
     }
-    assert all(row["msg_id"] == message_id_text(int(row["msg_id"][4:], 16)) for row in rows)
+    assert all(row["msg_id"] == printed_id(int(row["msg_id"][4:], 16)) for row in rows)

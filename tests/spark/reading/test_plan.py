@@ -2,6 +2,9 @@
 
 import pytest
 
+from cmqd_reading.events import Event, stored_in
+from cmqd_reading.log_fold import LogFold
+from cmqd_reading.states import State
 from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, SourceName
 from cmqd_segment.records import (
     MessagesDelivered,
@@ -26,10 +29,7 @@ from pyspark_cmqd.data_folder.plan import (
     split,
     wanted_ids,
 )
-from pyspark_cmqd.message_states.log_fold import LogFold
-from pyspark_cmqd.message_states.states import State
 from pyspark_cmqd.options import Options, parse_options
-from pyspark_cmqd.reading.events import Event, stored_in
 
 SEALED, LIVE = SegmentState.SEALED, SegmentState.ACTIVE
 FIRST, SECOND, THIRD = (

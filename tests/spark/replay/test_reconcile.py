@@ -20,11 +20,11 @@ from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
 from cmqd.core.operations.transactions.half_messages import COMMIT
 from cmqd_client import Client, Queue, TransactionStatus, connect
+from cmqd_reading.states import State
 from cmqd_segment.manifest import read_manifest
 from pyspark_cmqd import reconcile as module
 from pyspark_cmqd import session
 from pyspark_cmqd.java import JavaError
-from pyspark_cmqd.message_states.states import State
 from pyspark_cmqd.reconcile import IN, OUT, STATES, Line, Reconciled, lines_of
 from support.core.builders import Rig
 from support.core.half_messages import decide, transactional

@@ -92,6 +92,8 @@ class NaiveMessage:
     """0 = no more."""
     ask_again: bool = False
     """The asked producer went away."""
+    calls: list[str] = field(default_factory=list[str])
+    """What happened to the message at this position, by the kinds of its history."""
 
     def is_due(self, now_ms: int) -> bool:
         """True if the next tick makes the message active."""
@@ -199,6 +201,8 @@ class NaiveQueue:
     """Latest time of a sure use; later uses are possible."""
     used_until_ms: int = 0
     """Time after which the queue was surely not used."""
+    everything: list[NaiveMessage] = field(default_factory=list["NaiveMessage"])
+    """All messages that were ever stored, oldest first."""
     totals: Counter[str] = field(default_factory=Counter[str])
     """What happened to messages since the queue was made, by the names of ``QueueTotals``."""
 
@@ -306,6 +310,7 @@ class NaiveQueue:
                 enqueue_ms + delay_ms if delay_ms else 0,
                 state,
                 activated_ms=enqueue_ms if state is State.ACTIVE else 0,
+                calls=["copied" if are_copies else "sent"],
             )
             self._add(message)
 
@@ -316,6 +321,7 @@ class NaiveQueue:
     def _add(self, message: NaiveMessage) -> None:
         assert message.position == self.next_position
         self.messages[message.position] = self.by_id[message.message_id] = message
+        self.everything.append(message)
         self.next_position += 1
 
     def send_half(
@@ -326,6 +332,7 @@ class NaiveQueue:
         enqueue_ms = self.last_enqueue_ms = max(now_ms, self.last_enqueue_ms)
         for message_id, body, its_headers in zip(ids, bodies, headers, strict=True):
             message = NaiveMessage(self.next_position, message_id, body, its_headers or None, enqueue_ms, 0, State.HALF)
+            message.calls.append("half")
             message.first_check_ms = first_check_ms
             message.next_check_ms = enqueue_ms + first_check_ms
             self._add(message)
@@ -342,6 +349,8 @@ class NaiveQueue:
             copy_of=of.copy_of,
         )
         message.activated_ms = enqueue_ms
+        moved = "redriven" if origin is not None and origin.reason == "redrive" else "dead_lettered"
+        message.calls.append("committed" if origin is None else moved)
         self._add(message)
         return message
 
@@ -352,6 +361,8 @@ class NaiveQueue:
         assert message.message_id not in self.decided, "decided twice"
         self.decided[message.message_id] = committed
         self.totals["committed" if committed else "rolled_back"] += 1
+        if not committed:
+            message.calls.append("rolled_back")
         return message
 
     def rewind(self, positions: Collection[int], now_ms: int) -> None:
@@ -360,6 +371,7 @@ class NaiveQueue:
         for message in [self.deleted[position] for position in positions]:
             del self.deleted[message.position]
             message.come_back()
+            message.calls.append("rewound")
             message.receive_count = message.first_receive_ms = 0
             message.is_overdue = message.is_forgotten = False
             message.activated_ms = now_ms
@@ -421,6 +433,7 @@ class NaiveQueue:
             message.receive_count += 1
             message.first_receive_ms = message.first_receive_ms or now_ms
             message.handle = one.receipt_handle
+            message.calls.append(f"received {message.receive_count}")
             message.deadline_ms = now_ms + receive.visibility_timeout_ms
             self.handles.add(one.receipt_handle)
             assert one.receive_count == message.receive_count
@@ -489,6 +502,7 @@ class NaiveQueue:
         assert message.deadline_ms <= now_ms, "a lease ended too early"
         assert not message.rejected_by, "a lease ended while its message was moving"
         message.come_back()
+        message.calls.append("lease_ended")
         self.totals["timed_out"] += 1
         return message
 
@@ -507,6 +521,7 @@ class NaiveQueue:
         self.totals["deleted"] += len(messages)
         for message in messages:
             self.ended[message.handle] = GONE_DELETED, now_ms
+            message.calls.append("deleted")
             message.is_seen_damaged = False
             del self.messages[message.position]
             if self.attributes["rewind_ms"]:
@@ -517,6 +532,7 @@ class NaiveQueue:
         self.totals["released"] += len(messages)
         for message in messages:
             message.come_back()
+            message.calls.append("released")
             if not counted:
                 message.receive_count, message.first_receive_ms = message.before
 
@@ -526,6 +542,7 @@ class NaiveQueue:
         for message in messages:
             cut_ms = message.enqueue_ms + self.attributes["retention_ms"]
             message.deadline_ms = max(now_ms, min(now_ms + timeout_ms, cut_ms))
+            message.calls.append("lease_changed")
             latest.append(message.deadline_ms)
         return min(latest, default=0)
 
@@ -538,6 +555,8 @@ class NaiveQueue:
             assert not any(message.rejected_by for message in gone), "expired while it was moving"
             for message in self.rewindable(now_ms).values():
                 assert message.position >= floor, "expired too early, though deleted"
+        for message in gone:
+            message.calls.append("cleared" if now_ms is None else "expired")
         self.messages = {position: one for position, one in self.messages.items() if position >= floor}
         self.deleted = {position: one for position, one in self.deleted.items() if position >= floor}
         for message_id, half in list(self.halves.items()):

@@ -16,10 +16,10 @@ from typing import Any
 
 from cmqd.core.broker import Broker
 from cmqd_fold.time_steps import MAX_STEPS
+from cmqd_reading.log_fold import LogFold
 from cmqd_segment.manifest import read_manifest
 from cmqd_segment.records import AnyRecord, QueueAttributesSet, QueueRewound, pack_runs
 from cmqd_segment.scan import readable_segments, scan_segment
-from pyspark_cmqd.message_states.log_fold import LogFold
 from support.core.builders import KEY, START_MS, Rig
 from support.core.busy_rig import busy_rig
 from support.core.rewinds import consume

@@ -34,11 +34,11 @@ from cmqd.core.operations.receiving.leases_by_handle import LeasesByHandle
 from cmqd.core.operations.receiving.serving import Serving
 from cmqd.core.operations.sending.storing import Store
 from cmqd.core.outcome import WAITING, DeadLettersDone, Effects, Outcome, Waiting, Woken
-from cmqd.core.receipts import ReceiptHandles
 from cmqd.core.runtime.pages import Reading
 from cmqd.core.runtime.pending import PendingDeadLetters, PendingRejections, Rejection
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
+from cmqd_fold.receipts import ReceiptHandles
 from cmqd_segment.records import MessagesDeadLettered, Runs, StoredMessage, last_of, runs_of, unpack_runs
 from cmqd_types.messages import GONE_MOVED, Origin
 

@@ -23,9 +23,9 @@ from cmqd.core.domain_errors import DomainError, InvalidArgument, ReceiptHandleI
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.outcome import HandleFailure, HandlesDone
-from cmqd.core.receipts import ReceiptHandles
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
+from cmqd_fold.receipts import ReceiptHandles
 from cmqd_types.messages import GONE_DELETED
 
 

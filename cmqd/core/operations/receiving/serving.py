@@ -25,10 +25,10 @@ from cmqd.core.limits import reply_bytes
 from cmqd.core.operations.receiving.lease_sweep import LeaseSweep
 from cmqd.core.operations.retention.floors import Floors
 from cmqd.core.outcome import Effects, Outcome, PageRead, T, Woken
-from cmqd.core.receipts import ReceiptHandles
 from cmqd.core.runtime.pages import Reading
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
+from cmqd_fold.receipts import ReceiptHandles
 from cmqd_segment.records import (
     AnyRecord,
     MessagesExpired,

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pyroaring import BitMap64
 
 from cmqd_fold.queue_index import QueueIndex
+from cmqd_reading.departures import CertainQueue, Departures, UncertainQueue
+from cmqd_reading.states import Result, State
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, HistorySlice, LeasesSlice, QueueSlice
 from cmqd_segment.published import copies_of
 from cmqd_segment.records import AnyRecord, ClockOffset, MessagesPublished, QueueCreated
-from pyspark_cmqd.message_states.departures import CertainQueue, Departures, UncertainQueue
-from pyspark_cmqd.message_states.states import Result, State
 
 ANY_LEASE_MS = 1 << 62
 """A step of broker time shortens no lease here: deadlines of leases are of no interest to a reader."""

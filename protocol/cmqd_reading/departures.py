@@ -20,6 +20,7 @@ from typing import TypeAlias
 from pyroaring import BitMap64
 
 from cmqd_fold.queue_index import QueueIndex
+from cmqd_reading.states import State
 from cmqd_segment.records import (
     UNUSED,
     AnyRecord,
@@ -40,7 +41,6 @@ from cmqd_segment.records import (
     ranges,
     unpack_runs,
 )
-from pyspark_cmqd.message_states.states import State
 
 Deletes: TypeAlias = list[tuple[int, int, int]]
 """(first position, stop position, time in ms) of deletes."""

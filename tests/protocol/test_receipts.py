@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cmqd.core.receipts import HandleKey, ReceiptHandles
+from cmqd_fold.receipts import HandleKey, ReceiptHandles
 from support.core.builders import KEY
 
 words = st.integers(0, 2**64 - 1)

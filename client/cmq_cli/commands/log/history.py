@@ -1,0 +1,78 @@
+"""``cmq history``: the life of a message, read from a data folder or from the URL of a copy."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.histories import show_history
+from cmq_cli.options import CurrentSession, DataPath, Moment
+from cmq_cli.spark import as_typed
+from cmqd_client.messages.message_ids import id_number
+from pyspark_cmqd.data_folder.histories import MAX_FOUND, HistoryReader, NoMessageError
+from pyspark_cmqd.errors import CmqdSourceError
+
+
+def history(
+    message: str = "",
+    /,
+    *,
+    path: DataPath,
+    dedup_id: str = "",
+    header: str = "",
+    queue: str = "",
+    account: str = "",
+    from_: Annotated[Moment | None, Parameter(name="--from")] = None,
+    to: Moment | None = None,
+    session: CurrentSession,
+) -> None:
+    """Show what happened to a message: sent, received, deleted, dead-lettered, redriven, expired and so on.
+
+    The log is read without the broker, which may be running. The message is followed over queues, from a publish to its
+    copies, and from a half message to its commit. Rows that were reclaimed are named where they are missing; the
+    setting keep_history_ms of the server keeps the rows of consumed messages.
+
+    Example: cmq history Msg-0000000000001f41 --path data
+
+    Parameters
+    ----------
+    message
+        The id of the message, or a receipt handle under which it was received.
+    dedup_id
+        In place of an id: the dedup id that the producer gave.
+    header
+        In place of an id: a header of the message, name=value; needs --queue.
+    queue
+        The queue or topic to which the message was sent, for a search by dedup id or header.
+    account
+        The account of the queue, for a search.
+    from_
+        For a search: only messages sent at or after this time.
+    to
+        For a search: only messages sent before this time.
+    """
+    if sum(map(bool, (message, dedup_id, header))) != 1:
+        raise CommandFailed("give a message id, a receipt handle, --dedup-id or --header", ExitCode.USAGE)
+    name, is_pair, value = header.partition("=")
+    if header and not (name and is_pair and queue):
+        raise CommandFailed("--header needs a name and a value, as order=4711, and --queue", ExitCode.USAGE)
+    try:
+        reader = HistoryReader(path)
+        if message:
+            ids = [reader.id_of_handle(int(message)) if message.isdecimal() else id_number(message)]
+        else:
+            ids = reader.search(
+                dedup_id=dedup_id or None,
+                header=(name, value) if header else None,
+                queue=queue,
+                account=account,
+                from_ms=None if from_ is None else round(from_.timestamp() * 1000),
+                to_ms=None if to is None else round(to.timestamp() * 1000),
+            )
+        show_history(session.output, [reader.history(each) for each in ids])
+    except NoMessageError as error:
+        raise CommandFailed(str(error), ExitCode.NOT_FOUND) from error
+    except CmqdSourceError as error:
+        raise CommandFailed(as_typed(str(error))) from error
+    if len(ids) == MAX_FOUND:
+        session.output.warning(f"the search ended with {MAX_FOUND} messages; --from and --to make it narrower")

@@ -1,0 +1,287 @@
+"""Histories of messages, read from the files of a data folder: the search for a message, and the rows of its life.
+
+The life is read in the order of the log, from the store of the message up to the last readable row. Of a message whose
+store is not readable any more, later rows may tell: a dead letter names its former id, and a copy its original.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from cmqd_fold.receipts import ReceiptHandles
+from cmqd_reading.births import birth_in, id_at, received_under, sent_with, store_ids
+from cmqd_reading.life import Life
+from cmqd_segment.checkpoint import QueueSlice, ScheduleSlice, SubscriptionSlice, TopicSlice
+from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
+from cmqd_segment.manifest import SegmentEntry
+from cmqd_segment.newer import tag_of
+from cmqd_segment.records import AnyRecord
+from cmqd_segment.schema import read_names
+from cmqd_types.histories import MessageHistory
+from cmqd_types.messages import printed_id
+from cmqd_types.shards import SHARD_SHIFT
+from pyspark_cmqd.data_folder.catalog import read_catalog
+from pyspark_cmqd.data_folder.folder import Folder
+from pyspark_cmqd.data_folder.plan import TIME_SLACK_MS, describe, is_sealed
+from pyspark_cmqd.data_folder.rows import decoded, metas
+from pyspark_cmqd.errors import CmqdSourceError, FolderError
+
+MAX_FOUND = 20
+"""Messages that a search by dedup id or header finds; the search ends there."""
+ACCOUNTS_FILE = "accounts.json"
+_NAMED_SLICES = frozenset({2, 9, 10, 12})
+"""Tags of QueueSlice, TopicSlice, SubscriptionSlice, ScheduleSlice."""
+
+
+class NoMessageError(CmqdSourceError):
+    """The log does not tell of the message; the text says whether rows that may tell are gone."""
+
+
+class _Accounts(msgspec.Struct):
+    """The part of the file of accounts that receipt handles need."""
+
+    handle_key: tuple[int, int, int, int]
+
+
+class HistoryReader:
+    """Reads histories from a folder, as of the moment of its creation."""
+
+    def __init__(self, path: str) -> None:
+        """Look at the folder; a URL has sealed segments alone.
+
+        Raises:
+            FolderError: the folder cannot be read.
+        """
+        self._path = path
+        self._folder = Folder(path)
+        self._view = self._folder.view(include_active=not self._folder.is_remote)
+        self._names = {source.id: source.name for source in self._view.names}
+        self._has_read_checkpoints = False
+        self.opened = 0
+        """Number of times that a segment was opened."""
+
+    # ------------------------------------------------------------------ histories
+
+    def history(self, message_id: int) -> MessageHistory:
+        """Return the history of a message.
+
+        Raises:
+            NoMessageError: no row tells of the message.
+            FolderError, DataLossError: a segment cannot be read.
+        """
+        path, start = self._ancestors(message_id)
+        life = Life(path, self._name_of)
+        expected = start
+        for extent in self._view.extents:
+            if extent.last_lsn < start:
+                continue
+            for lsn, time_ms, records in self._rows(extent, start - 1):
+                if lsn > expected:
+                    life.miss(expected, lsn - 1)
+                life.feed(lsn, time_ms, records)
+                expected = lsn + 1
+        if expected <= self._view.hi:
+            life.miss(expected, self._view.hi)
+        last_ms = max((extent.last_ms for extent in self._view.extents), default=0)
+        history = life.result(self._view.hi, last_ms)
+        if not history.events:
+            raise self._no_message(message_id)
+        return history
+
+    def _ancestors(self, message_id: int) -> tuple[list[int], int]:
+        """Return the ids of a message, oldest first, and the row of the oldest store that is readable (1 = none is)."""
+        path, start = [message_id], 1
+        before = self._view.hi
+        while found := self._find_birth(path[0], before):
+            start, parent_id = found
+            if not parent_id:
+                return path, start
+            path.insert(0, parent_id)
+            before = start
+        return (path[1:], start) if len(path) > 1 else (path, 1)
+
+    def _find_birth(self, message_id: int, upto: int) -> tuple[int, int] | None:
+        """Return the row that stores a message, and the id of its parent (0 = none)."""
+        for extent in self._view.extents:
+            if extent.first_lsn > upto:
+                break
+            for lsn, _, records in self._rows(extent, 0, upto):
+                birth = birth_in(records, message_id)
+                if birth is not None:
+                    return lsn, birth.parent_id
+        return None
+
+    # ------------------------------------------------------------------ searches
+
+    def id_of_handle(self, handle: int) -> int:
+        """Return the id of the message that was received under a receipt handle.
+
+        Raises:
+            NoMessageError: no readable row has the receive.
+            FolderError: the folder has no key for handles, or cannot be read.
+        """
+        lease = ReceiptHandles(self._handle_key()).lease(handle)
+        place: tuple[int, int] | None = None
+        for extent in reversed(self._view.extents):
+            for _, _, records in self._rows(extent, 0):
+                place = place or received_under(records, lease)
+            if place is not None:
+                break
+        if place is not None:
+            for extent in self._view.extents:
+                for _, _, records in self._rows(extent, 0):
+                    message_id = id_at(records, *place)
+                    if message_id is not None:
+                        return message_id
+        raise NoMessageError(f"no readable row of {self._path} has a receive with this receipt handle{self._gone()}")
+
+    def _handle_key(self) -> tuple[int, int, int, int]:
+        if self._folder.is_remote:
+            raise FolderError(
+                "a receipt handle is read with the key in the broker's file accounts.json, which is not beside the "
+                "segments of a URL: give the id, a dedup id or a header of the message"
+            )
+        file = Path(self._path.removeprefix("file://").removeprefix("file:")) / ACCOUNTS_FILE
+        try:
+            return msgspec.json.decode(file.read_bytes(), type=_Accounts).handle_key
+        except FileNotFoundError:
+            raise FolderError(
+                f"a receipt handle is read with the key in {ACCOUNTS_FILE}, which {self._path} does not have: give the "
+                "id, a dedup id or a header of the message"
+            ) from None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise FolderError(f"{file} cannot be read: {error}") from error
+
+    def search(
+        self,
+        *,
+        dedup_id: str | None = None,
+        header: tuple[str, str] | None = None,
+        queue: str = "",
+        account: str = "",
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+    ) -> list[int]:
+        """Return the ids of messages with a dedup id or with the value of a header, oldest first.
+
+        Args:
+            dedup_id: the id that the producer gave.
+            header: name and value of a header, in place of a dedup id.
+            queue: name of the queue, or of the topic, to which the messages were sent; empty = any.
+            account: the account of the queue; empty = any.
+            from_ms: only messages sent at or after this time.
+            to_ms: only messages sent before this time.
+
+        Raises:
+            NoMessageError: no readable row has a message of this kind.
+            FolderError, DataLossError: a segment cannot be read.
+        """
+        wanted = self._ids_of(queue, account) if queue or account else None
+        found: list[int] = []
+        for extent in self._view.extents:
+            if from_ms is not None and extent.last_ms < from_ms:
+                continue
+            if to_ms is not None and extent.first_ms - TIME_SLACK_MS >= to_ms:
+                break
+            for _, _, records in self._rows(extent, 0):
+                for source_id, message_id, sent_ms in sent_with(records, dedup_id=dedup_id, header=header):
+                    is_wanted = wanted is None or source_id in wanted
+                    if is_wanted and (from_ms or 0) <= sent_ms and (to_ms is None or sent_ms < to_ms):
+                        found.append(message_id)
+                if len(found) >= MAX_FOUND:
+                    return found[:MAX_FOUND]
+        if not found:
+            asked = f"the dedup id {dedup_id!r}" if header is None else f"{header[0]}={header[1]!r} as a header"
+            raise NoMessageError(f"no message in the readable rows of {self._path} has {asked}{self._gone()}")
+        return found
+
+    def _ids_of(self, name: str, account: str) -> frozenset[int]:
+        """Return the ids of the queues and topics of a name, of deleted ones too."""
+        sources = read_catalog(self._folder, self._view).sources.values()
+        ids = frozenset(
+            source.id
+            for source in sources
+            if (not name or source.name == name) and (not account or source.account == account)
+        )
+        if not ids:
+            raise NoMessageError(f"{self._path} has no queue or topic {name!r}" + (f" of {account!r}" * bool(account)))
+        return ids
+
+    # ------------------------------------------------------------------ rows and names
+
+    def _rows(
+        self, extent: SegmentEntry, above: int, upto: int | None = None
+    ) -> Iterator[tuple[int, int, list[AnyRecord]]]:
+        with self._folder.opened(extent) as raw:
+            self.opened += 1
+            if is_sealed(extent):
+                for number, _, name, _ in read_names(raw):
+                    self._names.setdefault(number, name)
+            for lsn, time_ms, meta in metas(
+                self._folder, raw, extent, above, extent.last_lsn if upto is None else upto
+            ):
+                yield lsn, time_ms, decoded(extent, lsn, meta)
+
+    def _name_of(self, number: int) -> str:
+        if number not in self._names and not self._has_read_checkpoints:
+            self._has_read_checkpoints = True
+            self._read_checkpoints()
+        return self._names.get(number, "")
+
+    def _read_checkpoints(self) -> None:
+        for entry in self._view.checkpoints:
+            try:
+                for payload in read_payloads(self._folder.checkpoint_path(entry)):
+                    if tag_of(payload) in _NAMED_SLICES:
+                        self._note_name(decode_part(payload))
+            except (CheckpointError, msgspec.MsgspecError, OSError):
+                continue  # replaced meanwhile, or damaged: the names stay unknown
+
+    def _note_name(self, part: object) -> None:
+        match part:
+            case QueueSlice():
+                self._names.setdefault(part.queue_id, part.name)
+            case TopicSlice():
+                self._names.setdefault(part.topic_id, part.name)
+            case SubscriptionSlice():
+                self._names.setdefault(part.subscription_id, part.name)
+            case ScheduleSlice():
+                self._names.setdefault(part.schedule_id, part.name)
+            case _:
+                pass
+
+    # ------------------------------------------------------------------ no message
+
+    def _gone(self) -> str:
+        """Return the end of a sentence: the rows that are not readable."""
+        missing = self._view.gaps(1, self._view.hi)
+        return f"; {describe(missing)} are reclaimed or lost" if missing else ""
+
+    def _no_message(self, message_id: int) -> NoMessageError:
+        """Return the reason why no row tells of an id, by the nearest ids in the log."""
+        below, above = (-1, 0), (-1, self._view.hi + 1)
+        for extent in self._view.extents:
+            for lsn, _, records in self._rows(extent, 0):
+                for first, last in store_ids(records):
+                    if below[0] < last < message_id:
+                        below = last, lsn
+                    elif first > message_id and (above[0] < 0 or first < above[0]):
+                        above = first, lsn
+        name = printed_id(message_id)
+        shards = {number >> SHARD_SHIFT for number, _ in (below, above) if number >= 0}
+        if shards and message_id >> SHARD_SHIFT not in shards:
+            return NoMessageError(
+                f"{name} is of shard {message_id >> SHARD_SHIFT}, and {self._path} is the log of shard {min(shards)}"
+            )
+        missing = self._view.gaps(below[1] + 1, above[1] - 1)
+        if missing:
+            return NoMessageError(
+                f"{self._path} does not tell of {name} any more: {describe(missing)} are reclaimed or lost"
+                " (the setting keep_history_ms keeps rows)"
+            )
+        if above[0] < 0:
+            return NoMessageError(f"no message of {self._path} has the id {name}: the newest is {printed_id(below[0])}")
+        return NoMessageError(
+            f"no message of {self._path} has the id {name}; a publish that matched no subscription is not kept"
+        )

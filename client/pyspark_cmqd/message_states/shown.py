@@ -1,0 +1,79 @@
+"""Shown states: the states of messages that each mode shows, and how an executor is told. Pure.
+
+State of a message (the column ``event`` of all modes but ``events``), see ``cmqd_reading.states``. A half message that
+was committed stands at another position under the same id, and is not shown at the old position.
+
+The modes are about messages in queues. The messages of a topic itself are read by mode ``events``.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from pyroaring import BitMap64
+
+from cmqd_reading.states import BACKLOG, QueueStates, State
+from cmqd_segment.rows import Run
+from pyspark_cmqd.options import Mode
+
+SHOWN: dict[Mode, frozenset[State]] = {
+    Mode.ALL: frozenset(State) - {State.COMMITTED},
+    Mode.BACKLOG: frozenset(BACKLOG),
+    Mode.CONSUMED: frozenset({State.DELETED}),
+    Mode.DEAD: frozenset(BACKLOG),
+}
+"""States that a mode shows; ``dead`` shows only messages that arrived as dead letters."""
+DEAD_REASONS = frozenset({"receives", "age", "rejected"})
+"""Reasons in the origin of a dead letter. The origin of a redriven message has the reason ``redrive``."""
+
+
+class StateReader:
+    """Reader on the executor: the state of every message of a queue."""
+
+    def __init__(self, states: QueueStates, mode: Mode) -> None:
+        self._mode = mode
+        self._shown = SHOWN[mode]
+        self._sets = [(state, BitMap64.deserialize(packed)) for state, packed in states.sets.items()]
+        self._deleted = states.deleted
+        self._starts = [one[0] for one in states.deleted]
+        self._counts = states.counts
+
+    def stretches(self, run: Run) -> Iterator[tuple[int, int, State, "int | None", int]]:
+        """Yield the neighbours in the run that the mode shows, as (start, stop, state, deleted_ms, receive_count)."""
+        first, stop = run.first_position, run.stop_position
+        begin = first
+        said: tuple[State, int | None, int] | None = None
+        for low, high, state in self._states(first, stop):
+            for position in range(low, high):
+                now = self._said(position, state, run)
+                if now != said:
+                    if said is not None and begin < position:
+                        yield begin - first, position - first, *said
+                    said, begin = now, position
+        if said is not None:
+            yield begin - first, stop - first, *said
+
+    def _states(self, first: int, stop: int) -> Iterator[tuple[int, int, State]]:
+        for state, positions in self._sets:
+            if positions.contains_range(first, stop):
+                yield first, stop, state
+                return
+        for position in range(first, stop):
+            state = next((state for state, positions in self._sets if position in positions), State.GONE)
+            yield position, position + 1, state
+
+    def _said(self, position: int, state: State, run: Run) -> "tuple[State, int | None, int] | None":
+        if state not in self._shown:
+            return None
+        if self._mode is Mode.DEAD:
+            origin = None if run.origins is None else run.origins[position - run.first_position]
+            if origin is None or origin.reason not in DEAD_REASONS:
+                return None
+        if state is State.DELETED:
+            return state, self._deleted_ms(position), self._counts.get(position, 1)
+        return state, None, self._counts.get(position, 1 if state is State.IN_FLIGHT else 0)
+
+    def _deleted_ms(self, position: int) -> int | None:
+        place = bisect_right(self._starts, position) - 1
+        if place >= 0 and position < self._deleted[place][1]:
+            return self._deleted[place][2]
+        return None

@@ -1,0 +1,118 @@
+"""Births of messages: the row that stores a message, found by id, position, dedup id, header or lease. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cmqd_reading.events import Event, stored_in
+from cmqd_segment.published import count_copies
+from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesReceived, MessagesSent, Runs, last_of, ranges
+from cmqd_segment.rows import stored_messages
+
+
+class Birth(NamedTuple):
+    """The store of a message."""
+
+    source_id: int
+    """Id of the queue or topic."""
+    position: int
+    message_id: int
+    parent_id: int
+    """The former id of a moved message, or the id of the published message of a copy; 0 = none."""
+
+
+def index_in(runs: Runs, number: int) -> int:
+    """Return the place of a number among the numbers that runs stand for; -1 = not among them."""
+    place = 0
+    for start, stop in ranges(runs):
+        if number < stop:
+            return place + number - start if number >= start else -1
+        place += stop - start
+    return -1
+
+
+def may_store(record: MessagesSent | MessagesPublished, message_id: int) -> bool:
+    """Return whether a record stores the message or copy with an id."""
+    offset = message_id - record.first_message_id
+    if isinstance(record, MessagesSent):
+        return 0 <= offset < len(record.sizes)
+    if 0 <= message_id - record.first_copy_id < count_copies(record):
+        return True
+    if record.message_ids:
+        return index_in(record.message_ids, offset) >= 0
+    return 0 <= offset < len(record.sizes)
+
+
+def birth_in(records: Sequence[AnyRecord], message_id: int) -> Birth | None:
+    """Return the store of a message among the records of a row; None = the row does not store the message."""
+    if any(isinstance(one, MessagesSent | MessagesPublished) and may_store(one, message_id) for one in records):
+        for birth in births_in(records):
+            if birth.message_id == message_id:
+                return birth
+    return None
+
+
+def births_in(records: Sequence[AnyRecord]) -> Iterator[Birth]:
+    """Yield the store of each message among the records of a row."""
+    for stored in stored_in(records):
+        for message in stored_messages(stored.run, b""):
+            origin, copy_of = message.origin, message.copy_of
+            parent_id = origin.message_id if origin is not None else copy_of.message_id if copy_of is not None else 0
+            yield Birth(stored.source_id, message.position, message.message_id, parent_id)
+
+
+def store_ids(records: Sequence[AnyRecord]) -> Iterator[tuple[int, int]]:
+    """Yield first and last id of the messages, and of the copies, that each record of a row stores."""
+    for record in records:
+        if isinstance(record, MessagesSent):
+            yield record.first_message_id, record.first_message_id + len(record.sizes) - 1
+        elif isinstance(record, MessagesPublished):
+            count = last_of(record.message_ids) + 1 if record.message_ids else len(record.sizes)
+            yield record.first_message_id, record.first_message_id + count - 1
+            copies = count_copies(record)
+            if copies:
+                yield record.first_copy_id, record.first_copy_id + copies - 1
+
+
+def id_at(records: Sequence[AnyRecord], source_id: int, position: int) -> int | None:
+    """Return the id of the message that a row stores at a position of a queue or topic."""
+    for stored in stored_in(records):
+        if stored.source_id == source_id and 0 <= position - stored.run.first_position < len(stored.run.sizes):
+            return stored.run.first_message_id + position - stored.run.first_position
+    return None
+
+
+def received_under(records: Sequence[AnyRecord], lease: int) -> tuple[int, int] | None:
+    """Return queue id and position of the message that a row gives out under a lease."""
+    for record in records:
+        if isinstance(record, MessagesReceived):
+            offset = lease - record.first_lease
+            for start, stop in ranges(record.positions):
+                if 0 <= offset < stop - start:
+                    return record.queue_id, start + offset
+                offset -= stop - start
+                if offset < 0:
+                    break
+    return None
+
+
+def sent_with(
+    records: Sequence[AnyRecord], *, dedup_id: str | None = None, header: tuple[str, str] | None = None
+) -> list[tuple[int, int, int]]:
+    """Return (queue or topic id, message id, time) of the messages of a row with a dedup id or the value of a header.
+
+    A moved message and the copy of a published message are found under the id of their first store.
+    """
+    found: list[tuple[int, int, int]] = []
+    for stored in stored_in(records):
+        run = stored.run
+        if stored.event in (Event.MOVED, Event.COPIED, Event.COMMITTED):
+            continue
+        for index in range(len(run.sizes)):
+            if dedup_id is not None:
+                is_found = stored.dedup_ids is not None and stored.dedup_ids[index] == dedup_id
+            else:
+                headers = None if run.headers is None else run.headers[index]
+                is_found = header is not None and headers is not None and headers.get(header[0]) == header[1]
+            if is_found:
+                found.append((stored.source_id, run.first_message_id + index, run.enqueue_ms))
+    return found

@@ -1,0 +1,59 @@
+"""The events of a life: a bounded list, in which missing rows stand where an event follows them. Pure."""
+
+from collections import deque
+from typing import Final
+
+from cmqd_types.histories import LifeEvent, LifeKind
+
+MAX_EVENTS: Final = 10_000
+"""Events of a history; of a longer history the first and the last half are kept."""
+
+
+class LifeEvents:
+    """The list; see the module."""
+
+    def __init__(self) -> None:
+        self._first: list[LifeEvent] = []
+        self._last: deque[LifeEvent] = deque(maxlen=MAX_EVENTS // 2)
+        self._count = 0
+        self._missing: list[tuple[int, int]] = []
+        """Ranges of missing rows since the last event."""
+        self.begun_ms = 0
+        """Time of the first event."""
+
+    def add(self, event: LifeEvent) -> None:
+        """Add an event, behind the rows that are missing before it."""
+        self.tell_missing()
+        self._append(event)
+        self.begun_ms = self.begun_ms or event.time_ms
+
+    def miss(self, first_lsn: int, last_lsn: int) -> None:
+        """Note missing rows. Rows before the first event are of no interest."""
+        if self._count:
+            self._missing.append((first_lsn, last_lsn))
+
+    def tell_missing(self) -> None:
+        """Add an event for the missing rows since the last event."""
+        if self._missing:
+            before = self._last[-1] if self._last else self._first[-1]
+            first, last = self._missing[0][0], self._missing[-1][1]
+            self._missing.clear()
+            self._append(
+                LifeEvent(time_ms=before.time_ms, kind=LifeKind.ROWS_MISSING, lsn=0, first_lsn=first, last_lsn=last)
+            )
+
+    def _append(self, event: LifeEvent) -> None:
+        self._count += 1
+        if len(self._first) < MAX_EVENTS // 2:
+            self._first.append(event)
+        else:
+            self._last.append(event)
+
+    def kept(self) -> list[LifeEvent]:
+        """Return the events, without those in the middle of a long history."""
+        return [*self._first, *self._last]
+
+    @property
+    def left_out(self) -> int:
+        """Number of events in the middle that were left out."""
+        return self._count - len(self._first) - len(self._last)

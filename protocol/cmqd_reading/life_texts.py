@@ -1,0 +1,139 @@
+"""Texts of histories: each event of a life as a line, and the place of the message at the end, for people."""
+
+from typing import Final
+
+from cmqd_types.histories import LifeEvent, LifeKind, LifePlace
+from cmqd_types.messages import printed_id
+from cmqd_types.sentences import in_bytes, readable_duration
+
+_DEAD: Final = {"receives": "received too often", "age": "too old", "rejected": "rejected"}
+_DROPPED: Final = {
+    "retries": "the retries are used up",
+    "damaged": "the body is damaged",
+    "operator": "by an operator",
+    "expired": "the retention ended",
+    "unsubscribed": "the subscription was deleted",
+}
+_GONE: Final = "the row is not readable any more"
+
+
+def life_text(event: LifeEvent) -> str:
+    """Return an event as a line, without its time and queue. Words of clients in it are as they came."""
+    match event.kind:
+        case LifeKind.SENT:
+            text = _sent(event)
+        case LifeKind.HALF:
+            text = f"sent as a half message, {in_bytes(event.size)}; first check {_until(event)}"
+        case LifeKind.COMMITTED:
+            text = "committed"
+        case LifeKind.ROLLED_BACK:
+            text = "rolled back" + _after(event)
+        case LifeKind.CHECKED:
+            text = "producer asked for its decision" + (f", next check {_until(event)}" if event.until_ms else "")
+        case LifeKind.UNDECIDED:
+            text = "producer answered: not decided yet"
+        case LifeKind.PUBLISHED:
+            text = _published(event)
+        case LifeKind.COPIED:
+            text = _copied(event)
+        case LifeKind.DELIVERED:
+            text = f"delivered to {_subscription(event)}"
+        case LifeKind.DELIVERY_FAILED:
+            retry = f"next {_until(event)}" if event.until_ms else "no retries left"
+            text = f"attempt {event.receive_count} for {_subscription(event)} failed, {retry}: {event.text}"
+        case LifeKind.DELIVERY_DROPPED:
+            text = f"not delivered to {_subscription(event)}: {_DROPPED.get(event.reason, event.reason)}"
+        case _:
+            text = _in_queue(event)
+    return text if event.is_certain else f"{text}, or gone before in missing rows"
+
+
+def _in_queue(event: LifeEvent) -> str:
+    match event.kind:
+        case LifeKind.ACTIVATED:
+            return "delay ended"
+        case LifeKind.RECEIVED:
+            count = f", receive {event.receive_count}" if event.receive_count > 1 else ""
+            return f"received, lease until {_until(event)}{count}"
+        case LifeKind.LEASE_CHANGED:
+            return f"lease changed, until {_until(event)}"
+        case LifeKind.LEASE_ENDED:
+            return "lease ended without an answer"
+        case LifeKind.RELEASED:
+            return "given back" + ("" if event.is_counted else ", the receive does not count")
+        case LifeKind.DELETED:
+            return "deleted" + _after(event)
+        case LifeKind.REWOUND:
+            return "rewound: active again"
+        case LifeKind.DEAD_LETTERED:
+            reason = _DEAD.get(event.reason, event.reason) + (f' "{event.text}"' if event.text else "")
+            return f"dead letter: {reason}, after {_receives(event)}; now {printed_id(event.message_id)}"
+        case LifeKind.REDRIVEN:
+            return f"redriven from {event.from_queue}; now {printed_id(event.message_id)}"
+        case LifeKind.EXPIRED:
+            return "expired: the retention ended" + _after(event)
+        case LifeKind.CLEARED:
+            return "cleared with the queue" + _after(event)
+        case LifeKind.QUEUE_DELETED:
+            return "gone with its queue, which was " + ("unused" if event.reason else "deleted") + _after(event)
+        case LifeKind.ROWS_MISSING:
+            rows = (
+                f"rows {event.first_lsn} to {event.last_lsn}"
+                if event.last_lsn > event.first_lsn
+                else (f"row {event.first_lsn}")
+            )
+            return f"{rows} of the log, after this time, are reclaimed or lost; events in them are not known"
+        case _:
+            return event.kind.replace("_", " ")
+
+
+def _sent(event: LifeEvent) -> str:
+    if not event.lsn:
+        return f"sent; {_GONE}, and the receives in this queue are not known"
+    parts = [f"sent, {in_bytes(event.size)}"]
+    if event.until_ms > event.time_ms:
+        parts.append(f"delayed until {_until(event)}")
+    if event.schedule:
+        parts.append(f"by schedule {event.schedule}")
+    if event.replayed_from:
+        parts.append(f"replayed from {event.replayed_from}")
+    return ", ".join(parts)
+
+
+def _published(event: LifeEvent) -> str:
+    if not event.lsn:
+        return f"published; {_GONE}"
+    return f"published, {in_bytes(event.size)}, {event.copies} {'copy' if event.copies == 1 else 'copies'} in queues"
+
+
+def _copied(event: LifeEvent) -> str:
+    if not event.lsn:
+        return f"copied; {_GONE}, and the receives in this queue are not known"
+    return f"copied from topic {event.from_queue} by {_subscription(event)}; now {printed_id(event.message_id)}"
+
+
+def _subscription(event: LifeEvent) -> str:
+    return f"subscription {event.subscription}" if event.subscription else "a subscription that was deleted"
+
+
+def _receives(event: LifeEvent) -> str:
+    return f"{event.receive_count} receive{'' if event.receive_count == 1 else 's'}"
+
+
+def _until(event: LifeEvent) -> str:
+    return f"+{readable_duration(max(event.until_ms - event.time_ms, 0))}"
+
+
+def _after(event: LifeEvent) -> str:
+    return f", {readable_duration(event.time_ms - event.sent_ms)} after its send" if event.sent_ms else ""
+
+
+def place_text(place: LifePlace) -> str:
+    """Return the state of a message in a queue as a sentence, without the name of the queue."""
+    state = {
+        "active": "waits for a consumer",
+        "delayed": "waits for the end of its delay",
+        "in_flight": "is in flight",
+        "half": "waits for its decision",
+    }.get(place.state, place.state.replace("_", " "))
+    return state if place.is_certain else f"{state}, unless missing rows changed that"

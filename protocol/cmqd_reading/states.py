@@ -1,0 +1,89 @@
+"""States of messages: the state of each message of a queue at one row of the log. Pure.
+
+    active  delayed  in_flight  half             the message is in the queue (the *backlog*: the first three)
+    deleted                                      a consumer deleted the message; it may be rewindable
+    dead_lettered  redriven                      the message was moved to another queue
+    expired  cleared  queue_deleted              the message left by retention, by clearing, with its queue
+    queue_unused                                 the same, and the queue was deleted because it was unused
+    rolled_back                                  a half message that was rolled back
+    committed                                    a half message that stands at another position under the same id
+    gone                                         the message left, and the rows that say why were reclaimed
+
+``log_fold`` finds the states, ``departures`` the reasons. If rows are missing, some reasons are unknown (``gone``). A
+rewind in a missing row cannot be seen: a message deleted before counts as deleted until a later row names it.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from enum import StrEnum
+from operator import itemgetter
+
+from pyroaring import BitMap64
+
+
+class State(StrEnum):
+    """State of a message; the module explains each."""
+
+    ACTIVE = "active"
+    DELAYED = "delayed"
+    IN_FLIGHT = "in_flight"
+    HALF = "half"
+    DELETED = "deleted"
+    DEAD_LETTERED = "dead_lettered"
+    REDRIVEN = "redriven"
+    EXPIRED = "expired"
+    CLEARED = "cleared"
+    QUEUE_DELETED = "queue_deleted"
+    QUEUE_UNUSED = "queue_unused"
+    ROLLED_BACK = "rolled_back"
+    COMMITTED = "committed"
+    GONE = "gone"
+
+
+LIVE = (State.ACTIVE, State.DELAYED, State.IN_FLIGHT, State.HALF)
+BACKLOG = (State.ACTIVE, State.DELAYED, State.IN_FLIGHT)
+
+
+@dataclass
+class QueueStates:
+    """States of the messages of a queue, cut to a range of positions and pickled to an executor."""
+
+    sets: dict[State, bytes] = field(default_factory=dict[State, bytes])
+    """Positions by state, serialized; no position has two states."""
+    deleted: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Deletes as (start, stop, time in ms), ascending and without overlap."""
+    counts: dict[int, int] = field(default_factory=dict[int, int])
+
+
+@dataclass
+class Result:
+    """States of all messages of a queue."""
+
+    sets: dict[State, BitMap64]
+    deleted: list[tuple[int, int, int]]
+    """Deletes as (start, stop, time in ms), ascending and without overlap."""
+    counts: dict[int, int]
+
+    def __post_init__(self) -> None:
+        # Sorted once, because there may be thousands of cuts, one per segment.
+        self._counted = array("Q", sorted(self.counts))
+
+    def cut(self, start: int, stop: int) -> QueueStates:
+        """Return the states of positions ``start`` to below ``stop``."""
+        here = BitMap64()
+        here.add_range(start, stop)
+        states = QueueStates()
+        for state, positions in self.sets.items():
+            some = positions & here
+            if some:
+                states.sets[state] = some.serialize()
+        low, high = bisect_right(self.deleted, start, key=_stop_of), bisect_left(self.deleted, stop, key=_start_of)
+        states.deleted = self.deleted[low:high]
+        low, high = bisect_left(self._counted, start), bisect_left(self._counted, stop)
+        states.counts = {position: self.counts[position] for position in self._counted[low:high]}
+        return states
+
+
+_start_of = itemgetter(0)
+_stop_of = itemgetter(1)

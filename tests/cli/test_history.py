@@ -1,0 +1,126 @@
+"""``cmq history`` over folders that a real storage made: by id, handle, dedup id and header, and its refusals."""
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cmq_cli.exitcodes import ExitCode
+from support.client.cmq_runs import Cmq
+from support.core.builders import KEY, Rig
+from support.spark.log_folder import Row, drop_segment, rows_of, write_folder
+
+pytestmark = pytest.mark.system
+"""Segments are written by a storage process."""
+
+
+class Story:
+    """A folder with three segments, and the messages in it."""
+
+    def __init__(self, folder: Path) -> None:
+        rig = Rig()
+        rig.create("orders-dead")
+        rig.create("orders", dead_letter_queue="orders-dead", dead_letter_max_receives=5)
+        (self.first,) = rig.send(b"0123456789", name="orders", headers=[{"order": "4711"}])
+        (self.handle,) = rig.handles("orders")
+        cuts = [rig.log.last_lsn]
+        rig.release(self.handle, name="orders")
+        (self.other,) = rig.send(b"o", name="orders", headers=[{"order": "4712"}])
+        cuts.append(rig.log.last_lsn)
+        handles = rig.handles("orders")
+        rig.reject(handles[0], name="orders", reasons=["no such\ncustomer"])
+        self.folder = folder
+        self.second_segment = cuts[0] + 1
+        """Its first row."""
+        rows = rows_of(rig)
+        parts: list[list[Row]] = [rows[: cuts[0]], rows[cuts[0] : cuts[1]], rows[cuts[1] :]]
+        write_folder(folder, parts)
+        (folder / "accounts.json").write_bytes(msgspec.json.encode({"handle_key": KEY, "accounts": {}}))
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    return Story(tmp_path_factory.mktemp("log") / "data")
+
+
+def printed(number: int) -> str:
+    return f"Msg-{number:016x}"
+
+
+def test_the_history_of_a_message_is_a_line_for_each_event(cmq: Cmq, story: Story) -> None:
+    ran = cmq("history", printed(story.first), "--path", str(story.folder))
+
+    assert ran.code == ExitCode.OK, ran.err
+    head, *lines = ran.out.splitlines()
+    assert head.split() == ["2023-11-14", "queue", printed(story.first)]
+    assert [line.split()[1] for line in lines] == ["orders"] * 4 + ["orders-dead"]
+    assert [" ".join(line.split()[2:]) for line in lines[:4]] == [
+        "sent, 10 bytes",
+        "received, lease until +30 s",
+        "given back",
+        "received, lease until +30 s, receive 2",
+    ]
+    # Words of a consumer cannot break the line.
+    assert 'dead letter: rejected "no such\\ncustomer", after 2 receives' in lines[4]
+    assert "waits for a consumer in orders-dead" in ran.err
+
+
+def test_the_history_as_json(cmq: Cmq, story: Story) -> None:
+    (found,) = cmq("history", printed(story.first), "--path", str(story.folder), "--output", "json").json
+
+    assert [event["kind"] for event in found["events"]] == ["sent", "received", "released", "received", "dead_lettered"]
+    assert found["events"][0]["size"] == 10
+    assert found["events"][1]["until"] > found["events"][1]["time"]
+    assert found["events"][4]["from_id"] == found["id"] == printed(story.first)
+    assert (found["places"][-1]["queue"], found["places"][-1]["state"]) == ("orders-dead", "active")
+
+
+def test_a_message_is_found_by_handle_dedup_id_and_header(cmq: Cmq, story: Story) -> None:
+    path = ("--path", str(story.folder), "--output", "json")
+
+    assert cmq("history", str(story.handle), *path).json[0]["id"] == printed(story.first)
+    by_header = cmq("history", "--header", "order=4712", "--queue", "orders", *path).json
+    assert [one["id"] for one in by_header] == [printed(story.other)]
+
+
+def test_a_search_that_finds_nothing_says_so(cmq: Cmq, story: Story) -> None:
+    for words, text in (
+        (("--dedup-id", "a"), "has the dedup id 'a'"),
+        (("--header", "order=1", "--queue", "orders"), "has order='1' as a header"),
+        (("--header", "order=1", "--queue", "mails"), "has no queue or topic 'mails'"),
+        (("12345",), "has a receive with this receipt handle"),
+        ((printed(999_999),), f"no message of {story.folder} has the id {printed(999_999)}: the newest is Msg-"),
+        ((printed(7 << 52),), "is of shard 7, and"),
+    ):
+        ran = cmq("history", *words, "--path", str(story.folder))
+        assert (ran.code, text in ran.err) == (ExitCode.NOT_FOUND, True), (words, ran.err)
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("Msg-0000000000000001", "--dedup-id", "a"), ("--header", "order", "--queue", "q"), ("Msg-1",)]
+)
+def test_wrong_arguments_are_refused(cmq: Cmq, story: Story, words: tuple[str, ...]) -> None:
+    assert cmq("history", *words, "--path", str(story.folder)).code == ExitCode.USAGE
+
+
+def test_rows_that_were_reclaimed_are_named(cmq: Cmq, story: Story, tmp_path: Path) -> None:
+    folder = shutil.copytree(story.folder, tmp_path / "data")
+    drop_segment(folder, story.second_segment)
+
+    ran = cmq("history", printed(story.first), "--path", str(folder))
+    assert ran.code == ExitCode.OK, ran.err
+    assert "of the log, after this time, are reclaimed or lost; events in them are not known" in ran.out
+    # Its only row is gone; the later receive does not name its id.
+    ran = cmq("history", printed(story.other), "--path", str(folder))
+    assert ran.code == ExitCode.NOT_FOUND
+    assert "are reclaimed or lost (the setting keep_history_ms keeps rows)" in ran.err
+
+
+def test_a_handle_needs_the_key_of_the_broker(cmq: Cmq, story: Story, tmp_path: Path) -> None:
+    folder = shutil.copytree(story.folder, tmp_path / "data", ignore=shutil.ignore_patterns("accounts.json"))
+
+    ran = cmq("history", str(story.handle), "--path", str(folder))
+    assert (ran.code, "the key in accounts.json" in ran.err) == (ExitCode.FAILED, True)
+    ran = cmq("history", str(story.handle), "--path", f"memory://{folder}")
+    assert ran.code == ExitCode.FAILED

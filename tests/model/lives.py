@@ -1,0 +1,84 @@
+"""The lives of messages: the events that the log tells of a message, against the calls that the model noted."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from model.judge import Judge
+
+from cmqd_reading.births import birth_in
+from cmqd_reading.life import Life
+from cmqd_segment.records import AnyRecord
+from cmqd_types.histories import LifeEvent, LifeKind, MessageHistory
+from support.core.naive_broker import NaiveMessage, State
+
+MOST_LIVES = 40
+"""Lives that are checked at the end of an example, spread over its messages."""
+_STATES = {
+    State.ACTIVE: "active",
+    State.DELAYED: "delayed",
+    State.OVERFLOW: "delayed",
+    State.IN_FLIGHT: "in_flight",
+    State.HALF: "half",
+}
+
+
+def check_lives(machine: Judge) -> None:
+    """Check the lives of the messages of an example; half messages and their commits share an id."""
+    by_id: defaultdict[int, list[NaiveMessage]] = defaultdict(list)
+    for queue in machine.queues + machine.gone_queues:
+        for message in queue.everything:
+            by_id[message.message_id].append(message)
+    ids = sorted(by_id)
+    rows = machine.log.rows
+    for message_id in ids[:: len(ids) // MOST_LIVES + 1]:
+        path = [message_id, *_parents(rows, message_id)][::-1]
+        history = life_of(rows, path)
+        assert [event.lsn for event in history.events] == sorted(event.lsn for event in history.events)
+        told: defaultdict[int, list[str]] = defaultdict(list)
+        for event in history.events:
+            told[event.message_id].append(shown(event))
+        assert told.keys() >= set(path)
+        for each, calls in told.items():
+            if each in by_id:
+                assert calls == [call for message in by_id[each] for call in message.calls]
+        _check_places(machine, history)
+
+
+def life_of(rows: Sequence[Sequence[AnyRecord]], path: Sequence[int]) -> MessageHistory:
+    """The history of a message from all rows."""
+    life = Life(path)
+    for lsn, records in enumerate(rows, 1):
+        life.feed(lsn, lsn, records)
+    return life.result(len(rows), len(rows))
+
+
+def shown(event: LifeEvent) -> str:
+    """An event in the form of the model's calls."""
+    return f"received {event.receive_count}" if event.kind == LifeKind.RECEIVED else event.kind
+
+
+def _parents(rows: Sequence[Sequence[AnyRecord]], message_id: int) -> list[int]:
+    parents: list[int] = []
+    while message_id:
+        birth = next(birth for records in rows if (birth := birth_in(records, message_id)) is not None)
+        message_id = birth.parent_id
+        if message_id:
+            parents.append(message_id)
+    return parents
+
+
+def _check_places(machine: Judge, history: MessageHistory) -> None:
+    """The last known places are the model's: the queues that have the message now."""
+    for place in history.places:
+        found = [
+            message
+            for queue in machine.queues
+            for message in queue.messages.values()
+            if message.message_id == place.message_id and message.state is not State.DAMAGED
+        ]
+        for message in found:
+            assert place.state == _STATES[message.state]
+        damaged = any(
+            message.message_id == place.message_id for queue in machine.queues for message in queue.of(State.DAMAGED)
+        )
+        assert damaged or bool(found) == (place.state in _STATES.values())
