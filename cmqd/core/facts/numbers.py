@@ -3,21 +3,23 @@
 Numbers are taken from blocks that a record reserves before the first number is used. Recovery starts at the end of the
 reserved blocks, so the numbers that a crash (or damage to the log's end) took away stay unused.
 
-A message id has the shard of its log in its upper 12 bits and a counter in the lower 52, so ids are unique among the
-logs of a region. A counter never runs into the bits of the shard: the broker ends before.
+Message ids and leases have the shard of their log in the upper 12 bits and a counter in the lower 52, so that they are
+unique among the logs of a region. A counter never runs into the bits of the shard: the broker ends before. Versions
+before format 4 of the folder counted leases from 1 in every shard. Such a lease keeps its number, and its handle stays
+valid.
 """
 
 from cmqd_segment.records import AnyRecord, NumbersReserved
 from cmqd_types.shards import SHARD_SHIFT
 
 BLOCK = 1 << 20
-"""Numbers reserved at once: a record per million messages, and 2**44 restarts before 64 bits are used up."""
+"""Numbers reserved at once: a record per million messages, and 2**32 restarts before 52 bits are used up."""
 JUMP = 1 << 40
 """Leap of the counters when part of the log was lost: more than any log can hold."""
 
 
-class MessageIdsUsedUp(Exception):
-    """The counter of message ids has reached the bits of the shard. The broker ends: no later id would be unique."""
+class NumbersUsedUp(Exception):
+    """A counter has reached the bits of the shard. The broker ends: no later number would be unique."""
 
 
 class WrongShard(Exception):
@@ -41,11 +43,7 @@ class Numbers:
         )
         if not short:
             return None
-        return NumbersReserved(
-            self._within_shard(self.next_message_id + BLOCK),
-            self.next_lease + BLOCK,
-            self.next_queue_id + 1024,
-        )
+        return self._reservation(self.next_message_id + BLOCK, self.next_lease + BLOCK, self.next_queue_id + 1024)
 
     def ensure(self, records: list[AnyRecord], message_ids: int = 0, leases: int = 0, queue_ids: int = 0) -> None:
         """Reserve numbers that are about to be used, with a record unless they are reserved already."""
@@ -71,19 +69,17 @@ class Numbers:
 
     def jump(self) -> NumbersReserved:
         """Return the record that reserves far beyond all numbers that a lost part of the log can have used."""
-        return NumbersReserved(
-            self._within_shard(self.message_id_until + JUMP), self.lease_until + JUMP, self.queue_id_until + JUMP
-        )
+        return self._reservation(self.message_id_until + JUMP, self.lease_until + JUMP, self.queue_id_until + JUMP)
 
     def take_shard(self, shard: int) -> None:
-        """After recovery, before the first operation: number messages as those of ``shard``.
+        """After recovery, before the first operation: number messages and leases as those of ``shard``.
 
         Raises:
             WrongShard: the log has message ids of another shard, or ids of 2^52 and above from before shards.
         """
+        first = (shard << SHARD_SHIFT) + 1
         if self.message_id_until == 1:
-            self.next_message_id = self.message_id_until = (shard << SHARD_SHIFT) + 1
-            return
+            self.next_message_id = self.message_id_until = first
         last_reserved = self.message_id_until - 1
         if last_reserved >> SHARD_SHIFT != shard:
             raise WrongShard(
@@ -91,15 +87,16 @@ class Numbers:
                 f"bits above the lower {SHARD_SHIFT}), and the server is shard {shard}: a log keeps its shard, and a "
                 f"log with ids of 2^{SHARD_SHIFT} and above from before shards goes on as that shard alone"
             )
+        if self.lease_until < first:
+            # A new log, or the first start on a log from before leases had a shard. Until a lease is reserved, every
+            # start comes to the same number.
+            self.next_lease = self.lease_until = first
 
-    def _within_shard(self, message_id_until: int) -> int:
-        shard = (self.message_id_until - 1) >> SHARD_SHIFT
-        if (message_id_until - 1) >> SHARD_SHIFT != shard:
-            raise MessageIdsUsedUp(
-                f"message ids are used up: {message_id_until - 1} is not an id of shard {shard}; "
-                "move the messages to a new data folder"
-            )
-        return message_id_until
+    def _reservation(self, message_id_until: int, lease_until: int, queue_id_until: int) -> NumbersReserved:
+        """Return the record of a reservation. Raises NumbersUsedUp."""
+        _check_shard("message id", self.message_id_until, message_id_until)
+        _check_shard("lease", self.lease_until, lease_until)
+        return NumbersReserved(message_id_until, lease_until, queue_id_until)
 
     def apply(self, record: NumbersReserved) -> None:
         """Apply a reservation."""
@@ -112,3 +109,11 @@ class Numbers:
         self.next_message_id = self.message_id_until
         self.next_lease = self.lease_until
         self.next_queue_id = self.queue_id_until
+
+
+def _check_shard(kind: str, reserved_until: int, until: int) -> None:
+    shard = (reserved_until - 1) >> SHARD_SHIFT
+    if (until - 1) >> SHARD_SHIFT != shard:
+        raise NumbersUsedUp(
+            f"{kind}s are used up: {until - 1} is not a {kind} of shard {shard}; move the messages to a new data folder"
+        )

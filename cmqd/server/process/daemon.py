@@ -32,7 +32,7 @@ import uvloop
 import cmqd
 from cmqd.allocator import LargeBlocks
 from cmqd.core.broker import Broker
-from cmqd.core.facts.numbers import MessageIdsUsedUp, WrongShard
+from cmqd.core.facts.numbers import NumbersUsedUp, WrongShard
 from cmqd.exit_codes import ExitCode
 from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogError, LogFailed
@@ -203,7 +203,7 @@ class Daemon:
         except LogFailed as failure:
             _log.error("storage_failed", reason=str(failure))
             return _code_of(failure)
-        except (LogError, AccountsFileError, WrongShard, MessageIdsUsedUp, OSError) as refusal:
+        except (LogError, AccountsFileError, WrongShard, NumbersUsedUp, OSError) as refusal:
             _log.error("data_folder_refused", data=str(settings.data), reason=str(refusal))
             return ExitCode.CANNOT_OPEN
         except Exception:

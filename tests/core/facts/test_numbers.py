@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.core.facts.numbers import BLOCK, JUMP, MessageIdsUsedUp, Numbers, WrongShard
+from cmqd.core.facts.numbers import BLOCK, JUMP, Numbers, NumbersUsedUp, WrongShard
 from cmqd_segment.records import NumbersReserved, TotalsReset
 from support.core.builders import Rig
 
@@ -117,6 +117,63 @@ def test_a_log_with_the_ids_of_another_shard_is_refused(until: int, shard: int) 
         numbers.take_shard(shard)
 
 
+@pytest.mark.parametrize("shard", [0, 3, 4095])
+def test_leases_have_the_shard_in_their_upper_12_bits(shard: int) -> None:
+    numbers = Numbers()
+    numbers.take_shard(shard)
+    records: list[Any] = []
+
+    numbers.ensure(records, leases=1)
+    recovered = Numbers()
+    for record in records:
+        recovered.apply(record)
+    recovered.take_shard(shard)
+    recovered.skip_reserved()
+
+    assert numbers.next_lease == shard * SHARD_IDS + 1
+    assert recovered.next_lease == numbers.next_lease + BLOCK
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_log_from_before_leases_had_a_shard_goes_on_with_the_leases_of_its_shard(lost: bool) -> None:
+    numbers = Numbers()
+    numbers.apply(NumbersReserved(5 * SHARD_IDS + BLOCK, 7 * BLOCK, 100))
+    numbers.take_shard(5)
+    first = 5 * SHARD_IDS + 1
+    if lost:
+        numbers.apply(numbers.jump())
+        first += JUMP
+    numbers.skip_reserved()
+
+    assert numbers.next_lease == first
+    record = numbers.reserve(leases=1)
+    assert record is not None
+    assert record.lease_until == first + BLOCK
+
+
+def test_leases_of_shard_0_go_on_with_their_counter() -> None:
+    numbers = Numbers()
+    numbers.apply(NumbersReserved(BLOCK, 7 * BLOCK, 100))
+    numbers.take_shard(0)
+    numbers.skip_reserved()
+
+    assert numbers.next_lease == 7 * BLOCK
+
+
+@pytest.mark.parametrize("shard", [0, 3])
+def test_the_broker_ends_before_a_lease_reaches_the_bits_of_the_shard(shard: int) -> None:
+    end = (shard + 1) * SHARD_IDS
+    numbers = Numbers()
+    numbers.apply(NumbersReserved(shard * SHARD_IDS + 100, end - BLOCK, 1))
+    numbers.skip_reserved()
+
+    numbers.ensure([], leases=2)
+    numbers.next_lease = numbers.lease_until
+    with pytest.raises(NumbersUsedUp, match=f"leases are used up: .* is not a lease of shard {shard};"):
+        numbers.ensure([], leases=1)
+    assert numbers.lease_until == end
+
+
 @pytest.mark.parametrize("shard", [0, 3])
 def test_the_broker_ends_before_its_counter_reaches_the_bits_of_the_shard(shard: int) -> None:
     end = (shard + 1) * SHARD_IDS
@@ -126,8 +183,8 @@ def test_the_broker_ends_before_its_counter_reaches_the_bits_of_the_shard(shard:
 
     assert numbers.take_message_ids(2, []) == end - BLOCK
     numbers.next_message_id = numbers.message_id_until
-    with pytest.raises(MessageIdsUsedUp, match=f"is not an id of shard {shard};"):
+    with pytest.raises(NumbersUsedUp, match=f"is not a message id of shard {shard};"):
         numbers.take_message_ids(1, [])
-    with pytest.raises(MessageIdsUsedUp):
+    with pytest.raises(NumbersUsedUp):
         numbers.jump()
     assert numbers.message_id_until == end

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd.core.facts.numbers import MessageIdsUsedUp
+from cmqd.core.facts.numbers import NumbersUsedUp
 from cmqd_protocol import messages as wire
 from support.server.server_rig import ServerRig, a_queue, code_of
 from support.server.topics import a_topic
@@ -56,5 +56,5 @@ async def test_a_broker_without_message_ids_ends_and_answers_nothing(tmp_path: P
 
     assert sending not in client.replies
     (failure,) = rig.failures
-    assert isinstance(failure, MessageIdsUsedUp)
+    assert isinstance(failure, NumbersUsedUp)
     rig.close()
