@@ -17,13 +17,15 @@ import msgspec
 
 from cmqd_segment.newer import NewerFormatError
 
-MANIFEST_FORMAT = 2
+MANIFEST_FORMAT = 4
 """Version of the whole folder. A broker that opens a folder of a lower format writes the manifest with this number
 before any other file, so that no older version meets data it cannot read under a number it knows."""
-CACHE_FORMAT = 3
+CACHE_FORMAT = 5
 """The format of a folder that is a cache of an engine (``Manifest.cache_of``); otherwise the same as
 ``MANIFEST_FORMAT``. A version that does not know the mark would take the cache, which is neither synced nor complete,
 for the only copy of the log, and write to it: the number makes such a version refuse the folder."""
+CACHE_FORMATS = (3, CACHE_FORMAT)
+"""The formats of caches, of this version and of earlier versions: 3 is a cache of format 2."""
 MANIFEST_NAME = "manifest"
 SEGMENTS = "segments"
 CHECKPOINTS = "checkpoints"
@@ -164,7 +166,12 @@ class Manifest(msgspec.Struct, frozen=True):
     starts: list[StartEntry] = []
     """Ascending by LSN, the newest at the end; at most ``MAX_STARTS``."""
     cache_of: CacheOf | None = None
-    """Set in a folder of ``CACHE_FORMAT``, and in no other."""
+    """Set in a folder of one of the ``CACHE_FORMATS``, and in no other."""
+
+
+def current_format(cache_of: CacheOf | None) -> int:
+    """Return the format that this version gives to a folder."""
+    return MANIFEST_FORMAT if cache_of is None else CACHE_FORMAT
 
 
 MAX_STARTS = 1_000
@@ -222,7 +229,7 @@ def read_manifest(folder: Path) -> Manifest:
         manifest = msgspec.json.decode(text, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ManifestError(f"the manifest cannot be read: {error}") from error
-    if (version == CACHE_FORMAT) != (manifest.cache_of is not None):
+    if (version in CACHE_FORMATS) != (manifest.cache_of is not None):
         raise ManifestError("the manifest cannot be read: format and mark of a cache do not agree")
     return manifest
 

@@ -18,8 +18,6 @@ from cmqd.log.values import SegmentReport, pack_ranges
 from cmqd.storage.folder.data_folder import DataFolder
 from cmqd.storage.segments.segment import WritableSegment
 from cmqd_segment.manifest import (
-    CACHE_FORMAT,
-    MANIFEST_FORMAT,
     MAX_NAMES,
     MAX_SOURCES,
     CacheOf,
@@ -30,6 +28,7 @@ from cmqd_segment.manifest import (
     SegmentState,
     SourceName,
     StartEntry,
+    current_format,
     write_manifest,
 )
 from cmqd_segment.sparse import SparseIndex
@@ -163,7 +162,7 @@ class Catalog:
         if self.preparing is not None:
             entries[self.preparing] = SegmentEntry(self.preparing, SegmentState.PREPARING)
         return Manifest(
-            format=MANIFEST_FORMAT if self.cache_of is None else CACHE_FORMAT,
+            format=current_format(self.cache_of),
             clean=self.clean,
             durability=self.durability,
             boot_id=self.boot_id,

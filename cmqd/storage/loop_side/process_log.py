@@ -45,6 +45,7 @@ from cmqd.storage.redundancy.proof_clock import proof_clock_s
 from cmqd.storage.source_names import SourceNames
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.records import Runs, StoredMessage
 from cmqd_segment.rows import Run, Source, stored_messages
 
@@ -253,10 +254,8 @@ class StorageProcessLog:
                 self.on_page(read_id, messages, missing)
             case ipc.Published(read_id, message):
                 self.on_published(read_id, message)
-            case ipc.CheckpointChunk():
-                self._recovery.take_parts(head, data, offset)
-            case ipc.RowsChunk():
-                self._recovery.take_rows(head, data, offset)
+            case ipc.CheckpointChunk() | ipc.RowsChunk():
+                self._on_recovered(head, data, offset)
             case ipc.RecoverEnd(last_lsn, log_id, epoch, takeover):
                 if epoch:
                     # The rows that were copied while this broker was a standby.
@@ -267,6 +266,17 @@ class StorageProcessLog:
                 self._recovery.end(None)
             case _:
                 raise AssertionError(head)
+
+    def _on_recovered(self, head: ipc.CheckpointChunk | ipc.RowsChunk, data: bytes, offset: int) -> None:
+        try:
+            if isinstance(head, ipc.RowsChunk):
+                self._recovery.take_rows(head, data, offset)
+            else:
+                self._recovery.take_parts(head, data, offset)
+        except NewerFormatError as error:
+            # A start inspects the folder first. So this is a row, or a checkpoint, that a leader of a newer version
+            # has put into the engine while this broker is a standby.
+            self._fail(storage_errors.FolderFormatError(str(error)))
 
     # Checkpoints and segments
 

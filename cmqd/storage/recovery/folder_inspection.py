@@ -51,6 +51,7 @@ from cmqd_segment.manifest import (
     ManifestError,
     SegmentEntry,
     SegmentState,
+    current_format,
     merge_ranges,
     read_manifest,
     with_start,
@@ -199,10 +200,11 @@ def _inspect(
     if found_in_files:
         recovered.lost = recovered.manifest_is_new = True
         recovered.find("damaged", "the manifest was lost; it was rebuilt from the files")
-    if manifest.format < MANIFEST_FORMAT:
+    current = current_format(manifest.cache_of)
+    if manifest.format < current:
         recovered.find(
             "format_raised",
-            f"the data folder had format {manifest.format} and has format {MANIFEST_FORMAT} from this start on:"
+            f"the data folder had format {manifest.format} and has format {current} from this start on:"
             " older versions of cmqd cannot open it any more",
         )
     # Without fsync only the page cache held the newest rows, and a boot since then has lost them. With fsync a boot

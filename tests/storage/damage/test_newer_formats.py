@@ -26,7 +26,7 @@ async def test_a_folder_of_a_newer_format_is_refused_and_left_alone(open_process
     newer = (folder / "manifest").read_bytes()
 
     for accept_loss in (False, True):
-        with pytest.raises(FolderFormatError, match=r"format 4"):
+        with pytest.raises(FolderFormatError, match=r"format 6"):
             await open_process(accept_loss=accept_loss)
     assert (folder / "manifest").read_bytes() == newer
 

@@ -8,11 +8,13 @@ import pytest
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, encode_part, frame, read_payloads, verify_checkpoint
 from cmqd_segment.manifest import (
+    CacheOf,
     LossEntry,
     Manifest,
     ManifestError,
     SegmentEntry,
     SegmentState,
+    current_format,
     merge_ranges,
     read_manifest,
     write_manifest,
@@ -39,9 +41,23 @@ def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_manifest_of_a_newer_format_says_so(tmp_path: Path) -> None:
-    (tmp_path / "manifest").write_text('{"format": 4, "unknown": {}}')
+    (tmp_path / "manifest").write_text('{"format": 6, "unknown": {}}')
 
-    with pytest.raises(NewerFormatError, match=r"format 4; this version knows up to 3: use a newer cmqd"):
+    with pytest.raises(NewerFormatError, match=r"format 6; this version knows up to 5: use a newer cmqd"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(("cache_of", "number"), [(None, 4), (CacheOf("a" * 32, 0), 5)])
+def test_a_version_of_formats_2_and_3_refuses_the_folders_of_this_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_of: CacheOf | None, number: int
+) -> None:
+    """Its rule is the rule of today, with 3 as the highest format that it knows."""
+    write_manifest(tmp_path, Manifest(format=current_format(cache_of), cache_of=cache_of))
+    assert read_manifest(tmp_path).format == number
+
+    monkeypatch.setattr("cmqd_segment.manifest.CACHE_FORMAT", 3)
+
+    with pytest.raises(NewerFormatError, match=rf"format {number}; this version knows up to 3: use a newer cmqd"):
         read_manifest(tmp_path)
 
 

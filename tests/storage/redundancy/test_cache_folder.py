@@ -83,10 +83,10 @@ async def test_a_cache_of_another_log_or_shard_is_refused(start: StartBroker, fo
 
 async def test_a_version_that_does_not_know_the_mark_meets_a_higher_format(start: StartBroker, folder: Path) -> None:
     await written(start, folder)
-    assert b'"format": 2,' in (folder / "manifest").read_bytes()
+    assert b'"format": 4,' in (folder / "manifest").read_bytes()
     await written(start, folder, marked=ENGINE)
 
-    assert b'"format": 3,' in (folder / "manifest").read_bytes()
+    assert b'"format": 5,' in (folder / "manifest").read_bytes()
 
 
 async def test_a_cache_of_the_log_and_an_empty_folder_are_accepted(start: StartBroker, folder: Path) -> None:
@@ -98,7 +98,7 @@ async def test_a_cache_of_the_log_and_an_empty_folder_are_accepted(start: StartB
     inspect_for(folder, ENGINE)
 
 
-@pytest.mark.parametrize(("number", "mark"), [(CACHE_FORMAT, None), (CACHE_FORMAT - 1, ENGINE)])
+@pytest.mark.parametrize(("number", "mark"), [(3, None), (5, None), (2, ENGINE), (4, ENGINE)])
 async def test_a_mark_without_its_format_is_damage(
     start: StartBroker, folder: Path, number: int, mark: CacheOf | None
 ) -> None:

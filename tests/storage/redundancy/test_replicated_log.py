@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -27,10 +28,11 @@ from cmqd_segment.manifest import (
     read_manifest,
     write_manifest,
 )
+from cmqd_segment.records import AnyRecord
 from support.engine.replicas import Replicas
 from support.eventually import eventually
 from support.storage.killed_folder import copy_as_killed
-from support.storage.log_rig import body
+from support.storage.log_rig import NOW_MS, body
 from support.storage.loop_way import ChosenWay
 
 
@@ -114,6 +116,25 @@ async def test_proofs_asked_for_during_the_end_do_not_disturb_it(replicas: Repli
         await asyncio.sleep(0)
 
     await closing
+    assert not leader.rig.fatal
+
+
+class RecordOfANewerVersion(msgspec.Struct, array_like=True, tag=99):
+    """A record that this version does not know."""
+
+
+async def test_a_standby_says_that_the_leader_is_newer_and_ends(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    standby = replicas.broker("b")
+    opening = asyncio.create_task(standby.rig.open())
+    await eventually(lambda: len(standby.rig.rows) == 1)
+
+    leader.log.append([cast(AnyRecord, RecordOfANewerVersion())], [], NOW_MS)
+    await leader.rig.commit()
+
+    with pytest.raises(LogFailed, match=r"records of kind 99, .*use a newer cmqd"):
+        await opening
+    assert await leader.rig.store(1, 0, 1) == 3
     assert not leader.rig.fatal
 
 

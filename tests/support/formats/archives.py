@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
+from cmqd_segment.manifest import CACHE_FORMATS
 from support.formats.content import Kept
 
 ARCHIVES = sorted((Path(__file__).parents[2] / "formats").glob("format-*.tar.xz"))
@@ -21,6 +22,15 @@ class Expected(msgspec.Struct):
 
 def format_of(archive: Path) -> int:
     return int(archive.name.removeprefix("format-").removesuffix(".tar.xz"))
+
+
+def is_cache(archive: Path) -> bool:
+    """Return whether a broker opens the folder with an engine."""
+    return format_of(archive) in CACHE_FORMATS
+
+
+OWN_LOGS = [archive for archive in ARCHIVES if not is_cache(archive)]
+"""The folders that a broker without redundancy opens."""
 
 
 def unpack(archive: Path, target: Path) -> tuple[Path, Expected]:

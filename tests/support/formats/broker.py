@@ -21,6 +21,7 @@ from cmqd.settings import Settings
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_protocol.messages import AnyReply, Request
 from support.eventually import eventually
+from support.formats.caches import OpenLog
 from support.server.fake_clock import FakeClock
 from support.server.fake_pusher import FakePusher
 from support.server.server_rig import RigClient, ServerRig
@@ -88,12 +89,14 @@ class FolderBroker(ServerRig):
         await self.storage.close()
 
 
-async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroker:
+async def open_folder(
+    folder: Path, wall_ms: int, open_log: OpenLog = StorageProcessLog, *, shard: int = 0
+) -> FolderBroker:
     """Recover the broker of a data folder at a moment of the clock."""
     clock = FakeClock(wall_ms)
     accounts, _ = open_accounts(folder, clock.now_ms())
     broker = Broker(accounts.handle_key, calendar=calendar)
-    log = StorageProcessLog(settings_for(folder, ballast_bytes=0, **storage))
+    log = open_log(settings_for(folder, ballast_bytes=0))
     report = await log.open()
     if report.numbers_jump:
         broker.begin_salvage()
@@ -108,6 +111,7 @@ async def open_folder(folder: Path, wall_ms: int, **storage: Any) -> FolderBroke
             else:
                 last_time.part(item)
                 broker.load(item)
+    broker.take_shard(shard)
     pushers: list[FakePusher] = []
 
     def make_pusher(**named: Any) -> FakePusher:

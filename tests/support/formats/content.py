@@ -23,6 +23,8 @@ class Kept(msgspec.Struct):
     """Receipt handles by queue, of leases that run beyond the crash."""
     sent: dict[str, list[int]] = {}
     """Message ids by the name of a send."""
+    has_format_2: bool = False
+    """The content has facts that format 2 brought."""
 
 
 class Filling:
@@ -74,6 +76,7 @@ class Filling:
         await self.ask(wire.CreateQueue, "orders", {}, client=self.other)
         await self.ask(wire.SendMessages, "orders", [b"of another account"], client=self.other)
         await self.topics()
+        await self.format_2()
         await self.send("orders", *(f"order {number}" for number in range(6)), headers=[{"kind": "a", "n": "1"}] * 6)
         await self.delete("orders", await self.receive("orders", 2))
         self.kept.sent["numbered"] = await self.send("orders", "numbered", session=SESSION, sequence=1)
@@ -81,6 +84,18 @@ class Filling:
         await self.send("removed", "lost with its queue", "and this one")
         await self.send("emptied", "cleared")
         await self.pass_time(MINUTE_MS)
+
+    async def format_2(self) -> None:
+        """A rejected message, and a schedule that fires before the first segment is sealed."""
+        await self.queue("refused")
+        await self.queue("strict", dead_letter_queue="refused", dead_letter_max_receives=9)
+        await self.queue("ticks")
+        await self.send("strict", "without a customer", "with a customer")
+        (rejected,) = await self.receive("strict", 1)
+        handles = self.kept.receipts["strict"] = [rejected.receipt_handle]
+        await self.ask(wire.DeadLetterMessages, "strict", handles, ["no such customer"])
+        await self.ask(wire.CreateSchedule, "tick", {"queue": "ticks", "cron": "* * * * *"}, b"tick")
+        self.kept.has_format_2 = True
 
     async def topics(self) -> None:
         """Subscriptions to queues, to a queue that is removed, and to URLs: one is paused."""

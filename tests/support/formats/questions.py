@@ -9,9 +9,11 @@ from typing import Any, cast
 
 import msgspec
 
+from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd_protocol import messages as wire
 from support.core.invariants import check_broker
 from support.formats.broker import FolderBroker, open_folder
+from support.formats.caches import OpenLog
 from support.formats.content import BEGIN_MS, HOUR_MS, SESSION, Kept
 from support.server.server_rig import RigClient
 
@@ -49,6 +51,8 @@ class Asking:
         await self.ask("redrive", wire.GetRedrive, "dead")
         await self.ask("sources", wire.ListDeadLetterSources, "dead")
         await self.repeats()
+        if kept.has_format_2:
+            await self.format_2(kept)
         await self.ask("old receipts are deleted", wire.DeleteMessages, "orders", kept.receipts["orders"])
         await self.ask("deleted once", wire.DeleteMessages, "orders", kept.receipts["orders"])
         await self.pass_time(30_000)
@@ -66,6 +70,13 @@ class Asking:
             await self.receive(name)
         other = await self.rig.client(self.rig.accounts.first_key("shop"))
         await self.ask("another account", wire.PeekMessages, "orders", 100, 0, STATES, client=other)
+
+    async def format_2(self, kept: Kept) -> None:
+        await self.ask("schedule", wire.GetSchedule, "tick")
+        await self.ask("audit trail", wire.ListAuditEntries)
+        for name in ("strict", "refused", "ticks"):
+            await self.ask(f"messages of {name}", wire.PeekMessages, name, 100, 0, STATES)
+        await self.ask("the handle of a rejected message", wire.DeleteMessages, "strict", kept.receipts["strict"])
 
     async def repeats(self) -> None:
         """Sends and publishes that the old broker has stored under the same number or id."""
@@ -119,9 +130,9 @@ class Asking:
                 await self.ask(name, wire.GetSubscription, topic, summary.name)
 
 
-async def interrogate(folder: Path, kept: Kept) -> dict[str, Any]:
+async def interrogate(folder: Path, kept: Kept, open_log: OpenLog = StorageProcessLog) -> dict[str, Any]:
     """Open a folder one second after its crash, and ask the questions. This changes the folder: pass a copy."""
-    rig = await open_folder(folder, kept.crashed_ms + 1_000)
+    rig = await open_folder(folder, kept.crashed_ms + 1_000, open_log)
     try:
         client = await rig.client()
         asking = Asking(rig, client)

@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_segment.manifest import MANIFEST_FORMAT, MANIFEST_NAME, read_manifest
+from cmqd_segment.manifest import MANIFEST_FORMAT, MANIFEST_NAME, StartEntry, read_manifest
 from support.crash.broker import CrashingBroker
 from support.crash.traces.disk import Unsynced, disk_after
 from support.crash.traces.trace import AnyEvent, Renamed, read_trace
-from support.formats.archives import ARCHIVES, Expected, differences, unpack
+from support.formats.archives import OWN_LOGS, Expected, differences, format_of, unpack
 from support.formats.questions import interrogate
 
 pytestmark = pytest.mark.system
 
 SEED = 12
+ARCHIVE = OWN_LOGS[-1]
+"""A folder of the format before."""
 
 
 @dataclass
@@ -31,6 +33,7 @@ class TracedRaise:
     """The trace."""
     old_files: set[str]
     """Names of the files of the segments before the start."""
+    old_starts: list[StartEntry]
     expected: Expected
     """Answers of the folder, however the power failed."""
 
@@ -38,15 +41,16 @@ class TracedRaise:
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory: pytest.TempPathFactory) -> TracedRaise:
     life = tmp_path_factory.mktemp("life")
-    folder, expected = unpack(ARCHIVES[-1], life)
+    folder, expected = unpack(ARCHIVE, life)
     old_files = {path.name for path in (folder / "segments").iterdir()}
+    old_starts = read_manifest(folder).starts
     broker = CrashingBroker(life)
     try:
         broker.start(trace_file=life / "trace")
         broker.stop()
     finally:
         broker.clean_up()
-    return TracedRaise(read_trace(life / "trace"), old_files, expected)
+    return TracedRaise(read_trace(life / "trace"), old_files, old_starts, expected)
 
 
 def cuts_around_manifests(events: Sequence[AnyEvent]) -> list[int]:
@@ -71,13 +75,12 @@ async def test_the_raise_of_the_format_happens_whole_or_not_at_all(tmp_path: Pat
             if manifest.format < MANIFEST_FORMAT:
                 # A folder with the old format number has no data of the new format.
                 assert {path.name for path in (rebuilt / "segments").iterdir()} <= old_files
-                assert not manifest.log_id
+                assert manifest.starts == traced.old_starts
             else:
-                assert manifest.log_id
-                assert manifest.starts
+                assert len(manifest.starts) == len(traced.old_starts) + 1
             shutil.rmtree(rebuilt)
 
-    assert formats == {MANIFEST_FORMAT - 1, MANIFEST_FORMAT}
+    assert formats == {format_of(ARCHIVE), MANIFEST_FORMAT}
 
 
 @pytest.mark.parametrize("unsynced", list(Unsynced))
