@@ -8,6 +8,7 @@ The caller feeds rows, and says which rows are missing. Rows that surely do not 
 missing rows an event is certain if a record names the message, and marked if a record names all messages of a range.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
@@ -51,14 +52,20 @@ from cmqd_segment.records import (
 )
 from cmqd_segment.rows import stored_messages
 from cmqd_types.histories import LifeEvent, LifeKind, LifePlace, MessageHistory
-from cmqd_types.messages import REDRIVE, CopyOf, Origin
+from cmqd_types.messages import REDRIVE, CopyOf, Headers, Origin
 
+_TRACE_PARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 REPLAY_MARK: Final = "cmqd-replayed-from"
 """Header of a replayed message: ``queue/message id/time of its send`` of its source."""
 
 
 def _no_name(number: int) -> str:
     return ""
+
+
+def _trace_parent(headers: Headers | None) -> str:
+    found = (headers or {}).get("traceparent", "")
+    return found if _TRACE_PARENT.fullmatch(found) else ""
 
 
 class Life:
@@ -265,6 +272,8 @@ class Life:
         if kind is LifeKind.SENT:
             fields["schedule"] = self._schedule_of(message_id)
             fields["replayed_from"] = (message.headers or {}).get(REPLAY_MARK, "")
+        if kind in (LifeKind.SENT, LifeKind.HALF):
+            fields["trace_parent"] = _trace_parent(message.headers)
         self._keep(place)
         self._note_at(place, kind, time_ms, **fields)
 
@@ -339,8 +348,15 @@ class Life:
             one.run.source is not None and 0 <= message_id - one.run.source.first_message_id < len(one.run.sizes)
             for one in row
         )
-        fields = {"queue": topic, "message_id": message_id, "size": run.sizes[index], "copies": copies}
-        self._note(LifeKind.PUBLISHED, run.enqueue_ms, **fields)
+        self._note(
+            LifeKind.PUBLISHED,
+            run.enqueue_ms,
+            queue=topic,
+            message_id=message_id,
+            size=run.sizes[index],
+            copies=copies,
+            trace_parent=_trace_parent(None if run.headers is None else run.headers[index]),
+        )
 
     def _begin_copy(self, stored: Stored, index: int) -> None:
         run = stored.run

@@ -91,6 +91,8 @@ class LifeEvent(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=
     """With ``rows_missing``: the first of the missing rows."""
     last_lsn: int = 0
     """With ``rows_missing``: the last of the missing rows; rows between the two may be readable."""
+    trace_parent: str = ""
+    """Of a send or publish: its header ``traceparent``, if the header has the form of W3C Trace Context."""
 
 
 class LifePlace(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):

@@ -1,6 +1,9 @@
 """``cmq history`` over folders that a real storage made: by id, handle, dedup id and header, and its refusals."""
 
+import json
 import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import msgspec
@@ -15,6 +18,9 @@ pytestmark = pytest.mark.system
 """Segments are written by a storage process."""
 
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
 class Story:
     """A folder with three segments, and the messages in it."""
 
@@ -22,7 +28,7 @@ class Story:
         rig = Rig()
         rig.create("orders-dead")
         rig.create("orders", dead_letter_queue="orders-dead", dead_letter_max_receives=5)
-        (self.first,) = rig.send(b"0123456789", name="orders", headers=[{"order": "4711"}])
+        (self.first,) = rig.send(b"0123456789", name="orders", headers=[{"order": "4711", "traceparent": TRACE}])
         (self.handle,) = rig.handles("orders")
         cuts = [rig.log.last_lsn]
         rig.release(self.handle, name="orders")
@@ -124,3 +130,52 @@ def test_a_handle_needs_the_key_of_the_broker(cmq: Cmq, story: Story, tmp_path: 
     assert (ran.code, "the key in accounts.json" in ran.err) == (ExitCode.FAILED, True)
     ran = cmq("history", str(story.handle), "--path", f"memory://{folder}")
     assert ran.code == ExitCode.FAILED
+
+
+def test_the_waits_of_a_message_are_spans_of_the_producers_trace(cmq: Cmq, story: Story, tmp_path: Path) -> None:
+    ran = cmq("history", printed(story.first), "--path", str(story.folder), "--otlp", str(tmp_path / "spans.json"))
+
+    assert ran.code == ExitCode.OK, ran.err
+    (resource,) = json.loads((tmp_path / "spans.json").read_text())["resourceSpans"]
+    spans = resource["scopeSpans"][0]["spans"]
+    assert [span["name"] for span in spans] == [
+        "wait in orders",
+        "in flight of orders",
+        "wait in orders",
+        "in flight of orders",
+    ]
+    assert {(span["traceId"], span["parentSpanId"]) for span in spans} == {tuple(TRACE.split("-")[1:3])}
+    assert len({span["spanId"] for span in spans}) == 4
+    assert all(int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"]) for span in spans)
+    # A message without the header has a trace of its own.
+    cmq("history", printed(story.other), "--path", str(story.folder), "--otlp", str(tmp_path / "other.json"))
+    (resource,) = json.loads((tmp_path / "other.json").read_text())["resourceSpans"]
+    assert [span["parentSpanId"] for span in resource["scopeSpans"][0]["spans"]] == [""]
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_the_spans_are_posted_to_an_endpoint(cmq: Cmq, story: Story, status: int) -> None:
+    taken: list[tuple[str, str, bytes]] = []
+
+    class Endpoint(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            taken.append((self.path, self.headers["Content-Type"], body))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Endpoint) as endpoint:
+        thread = threading.Thread(target=endpoint.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{endpoint.server_port}/v1/traces"
+        ran = cmq("history", printed(story.first), "--path", str(story.folder), "--otlp", url)
+        thread.join()
+
+    ((path, kind, body),) = taken
+    assert (path, kind) == ("/v1/traces", "application/json")
+    assert len(json.loads(body)["resourceSpans"][0]["scopeSpans"][0]["spans"]) == 4
+    assert ran.code == (ExitCode.OK if status == 200 else ExitCode.FAILED)
+    assert status == 200 or f"{url} refused the spans: 503" in ran.err

@@ -7,6 +7,7 @@ from cyclopts import Parameter
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.histories import show_history
 from cmq_cli.options import CurrentSession, DataPath, Moment
+from cmq_cli.otlp import export_waits
 from cmq_cli.spark import as_typed
 from cmqd_client.messages.message_ids import id_number
 from pyspark_cmqd.data_folder.histories import MAX_FOUND, HistoryReader, NoMessageError
@@ -24,6 +25,7 @@ def history(
     account: str = "",
     from_: Annotated[Moment | None, Parameter(name="--from")] = None,
     to: Moment | None = None,
+    otlp: str = "",
     session: CurrentSession,
 ) -> None:
     """Show what happened to a message: sent, received, deleted, dead-lettered, redriven, expired and so on.
@@ -50,6 +52,9 @@ def history(
         For a search: only messages sent at or after this time.
     to
         For a search: only messages sent before this time.
+    otlp
+        Also write the waits of the message as spans in OTLP's JSON, to this file, or to an endpoint such as
+        http://127.0.0.1:4318/v1/traces. With a header traceparent the spans belong to the trace of the producer.
     """
     if sum(map(bool, (message, dedup_id, header))) != 1:
         raise CommandFailed("give a message id, a receipt handle, --dedup-id or --header", ExitCode.USAGE)
@@ -69,10 +74,13 @@ def history(
                 from_ms=None if from_ is None else round(from_.timestamp() * 1000),
                 to_ms=None if to is None else round(to.timestamp() * 1000),
             )
-        show_history(session.output, [reader.history(each) for each in ids])
+        histories = [reader.history(each) for each in ids]
     except NoMessageError as error:
         raise CommandFailed(str(error), ExitCode.NOT_FOUND) from error
     except CmqdSourceError as error:
         raise CommandFailed(as_typed(str(error))) from error
+    show_history(session.output, histories)
+    if otlp:
+        session.output.remark(f"{export_waits(histories, otlp)} spans were written to {otlp}")
     if len(ids) == MAX_FOUND:
         session.output.warning(f"the search ended with {MAX_FOUND} messages; --from and --to make it narrower")
