@@ -14,6 +14,7 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import (
     ROW_BYTES,
     CommitFigures,
+    HeldCheckpoint,
     LogState,
     OnPage,
     OnPublished,
@@ -25,6 +26,7 @@ from cmqd.log.values import (
     pack_ranges,
 )
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.manifest import StandingPinEntry
 from cmqd_segment.published import published_message
 from cmqd_segment.records import (
     AnyRecord,
@@ -39,6 +41,7 @@ from cmqd_segment.records import (
 from cmqd_segment.rows import Run, bodies_of, encode_records, extra_bytes, sent_runs, stored_messages
 
 RECOVERY_BATCH = 256
+CHECKPOINTS_KEPT = 2
 
 
 class MemoryRow:
@@ -61,7 +64,9 @@ class MemoryDisk:
     def __init__(self) -> None:
         self.rows: list[MemoryRow] = []
         self.checkpoints: list[list[AnyPart]] = []
-        """Complete checkpoints, the newest last; at most two."""
+        """Complete checkpoints, the newest last: two, and those that are held."""
+        self.log_id = ""
+        self.standing_pins: Sequence[StandingPinEntry] = ()
         self.segments: list[SegmentReport] = []
         self.messages: dict[int, dict[int, StoredMessage]] = {}
         """queue or topic id -> position -> message"""
@@ -103,6 +108,8 @@ class MemoryLog:
         self.pages_asked = 0
         self.pages_answered = 0
         self._parts: list[AnyPart] = []
+        self._held_checkpoints: list[int] = []
+        """Numbers of held checkpoints (the LSNs of their headers), once for each hold."""
         self._closed = False
         self.figures = CommitFigures()
         self._flushed_s = 0.0
@@ -114,7 +121,7 @@ class MemoryLog:
     @property
     def droppable_lsn(self) -> int:
         """See ``Log``."""
-        checkpoints = self.disk.checkpoints
+        checkpoints = self.disk.checkpoints[-CHECKPOINTS_KEPT:]
         return _header(checkpoints[0]).lsn if checkpoints else 0
 
     async def open(self) -> RecoveryReport:
@@ -361,7 +368,8 @@ class MemoryLog:
         parts = self._parts
         if parts and isinstance(parts[-1], CheckpointEnd) and parts[-1].lsn <= self.durable_lsn:
             self._parts = []
-            self.disk.checkpoints = [*self.disk.checkpoints[-1:], parts]
+            self.disk.checkpoints.append(parts)
+            self._supersede()
             lsn = _header(parts).lsn
             asyncio.get_running_loop().call_soon(lambda: self.on_checkpoint_done(lsn))
 
@@ -380,19 +388,23 @@ class MemoryLog:
         dropping = set(numbers) - self._dropping
         self._dropping |= dropping
         try:
-            while self.durable_lsn < min_lsn:
-                self._committed = self._committed or asyncio.get_running_loop().create_future()
-                await asyncio.shield(self._committed)
-                self._check()
+            await self._until_durable(min_lsn)
             return self._drop(dropping)
         finally:
             self._dropping -= dropping
 
+    async def _until_durable(self, lsn: int) -> None:
+        while self.durable_lsn < lsn:
+            self._committed = self._committed or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._committed)
+            self._check()
+
     def _drop(self, numbers: set[int]) -> list[int]:
         gone: list[int] = []
         disk = self.disk
+        covered = _header(disk.checkpoints[0]).lsn if disk.checkpoints else 0
         for segment in list(disk.segments):
-            if segment.number in numbers and segment.last_lsn <= self.droppable_lsn:
+            if segment.number in numbers and segment.last_lsn <= covered:
                 gone.append(segment.number)
                 disk.segments.remove(segment)
                 disk.rows = [row for row in disk.rows if not segment.first_lsn <= row.lsn <= segment.last_lsn]
@@ -404,8 +416,50 @@ class MemoryLog:
     async def seal_now(self) -> None:
         """See ``Log``."""
         self._check()
+        self.flush()
+        await self._until_durable(self.last_lsn)
         self._seal()
         self.on_checkpoint_wanted()
+
+    @property
+    def log_id(self) -> str:
+        """See ``Segments``."""
+        return self.disk.log_id
+
+    async def start_of(self, lsn: int) -> str:
+        """See ``Segments``. Starts have no numbers here."""
+        self._check()
+        return ""
+
+    async def hold_checkpoint(self) -> HeldCheckpoint | None:
+        """See ``Segments``."""
+        self._check()
+        newest = self.disk.checkpoints[-1] if self.disk.checkpoints else None
+        if newest is None:
+            return None
+        lsn = _header(newest).lsn
+        self._held_checkpoints.append(lsn)
+        return HeldCheckpoint(lsn, lsn)
+
+    @property
+    def standing_pins(self) -> Sequence[StandingPinEntry]:
+        """See ``Segments``."""
+        return self.disk.standing_pins
+
+    async def keep_standing_pins(self, pins: Sequence[StandingPinEntry]) -> None:
+        """See ``Segments``."""
+        self._check()
+        self.disk.standing_pins = list(pins)
+
+    def release_checkpoint(self, number: int) -> None:
+        """See ``Segments``."""
+        self._held_checkpoints.remove(number)
+        self._supersede()
+
+    def _supersede(self) -> None:
+        disk, held = self.disk, self._held_checkpoints
+        older = [parts for parts in disk.checkpoints[:-CHECKPOINTS_KEPT] if _header(parts).lsn in held]
+        disk.checkpoints = older + disk.checkpoints[-CHECKPOINTS_KEPT:]
 
     async def close(self, within_s: float | None = None) -> None:
         """See ``Log``. Takes a few turns of the loop."""

@@ -46,6 +46,7 @@ from cmqd_client.links.retry import RetryPolicy
 from cmqd_client.messages.request_reply import REPLY_TIMEOUT, Reply, Requester
 from cmqd_client.messages.tracing import Tracing, tracing_if_set_up
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyFormat, PoisonPolicy
+from cmqd_client.pins import Pins
 from cmqd_client.queue import Queue
 from cmqd_client.results import Done, Listing, QueuePage, SegmentsSealed, ServerStatus
 from cmqd_client.schedules import Schedules
@@ -661,6 +662,11 @@ class Client:
     def accounts(self) -> Accounts:
         """Administration of accounts and keys."""
         return Accounts(self._require())
+
+    @property
+    def pins(self) -> Pins:
+        """Holds on the log of the server, for programs that copy its files."""
+        return Pins(self._require())
 
     async def status(self) -> ServerStatus:
         """Return the status of the server: version, durability, uptime, counts, storage. Safe to cancel."""

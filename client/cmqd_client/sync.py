@@ -58,6 +58,8 @@ from cmqd_client.messages.message_ids import MessageId
 from cmqd_client.messages.outgoing import Outgoing
 from cmqd_client.messages.request_reply import REPLY_TIMEOUT, Reply
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyFormat, BodyT, PoisonPolicy
+from cmqd_client.pins import LogPin, PinnedSegments, StandingPin
+from cmqd_client.pins import Pins as AsyncPins
 from cmqd_client.queue import ConsumedMessage as AsyncConsumedMessage
 from cmqd_client.queue import Message as AsyncMessage
 from cmqd_client.queue import Queue as AsyncQueue
@@ -119,6 +121,7 @@ __all__ = [
     "Consumer",
     "Message",
     "MessageStream",
+    "Pins",
     "Queue",
     "Schedules",
     "Subscription",
@@ -559,6 +562,11 @@ class Client(Synchronous[AsyncClient]):
         """Administration of accounts and keys."""
         return Accounts(self.asynchronous.accounts, self.portal)
 
+    @property
+    def pins(self) -> Pins:
+        """Holds on the log of the server, for programs that copy its files."""
+        return Pins(self.asynchronous.pins, self.portal)
+
     def status(self) -> ServerStatus:
         """Return the status of the server: version, durability, uptime, counts, storage. See
         :meth:`AsyncClient.status`.
@@ -740,6 +748,40 @@ class MessageStream(Synchronous[AsyncMessageStream[Any]], Generic[MessageT]):
     def statistics(self) -> ConsumerStatistics:
         """Return the counters of now. See :meth:`AsyncMessageStream.statistics`."""
         return self.portal.run(lambda: self.asynchronous.statistics())
+
+
+class Pins(Synchronous[AsyncPins]):
+    """The pins of the server, for account ``admin``; get it as ``client.pins``. See :class:`AsyncPins`."""
+
+    __slots__ = ()
+
+    def make(self) -> LogPin:
+        """Seal the log, and keep every file of a copy of it. See :meth:`AsyncPins.make`."""
+        return self.portal.call(self.asynchronous.make)
+
+    def segments(self, pin_id: int, *, after: int = 0, limit: int = 10000) -> PinnedSegments:
+        """Return numbers of segments of a pin, and extend the life of the pin. See :meth:`AsyncPins.segments`."""
+        return self.portal.call(lambda: self.asynchronous.segments(pin_id, after=after, limit=limit))
+
+    def release(self, pin_id: int) -> Done:
+        """End a pin; a pin that has ended is no error."""
+        return self.portal.call(lambda: self.asynchronous.release(pin_id))
+
+    def set_standing(
+        self, name: str, *, log_id: str, lsn: int, start: str, time: datetime | float, every: Duration
+    ) -> StandingPin:
+        """Tell the server the newest row that a backup has copied; the first call of a name makes the standing pin.
+        See :meth:`AsyncPins.set_standing`.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.set_standing(name, log_id=log_id, lsn=lsn, start=start, time=time, every=every)
+        )
+
+    def delete_standing(self, name: str) -> Done:
+        """Delete a standing pin: the server keeps no rows for the backup any more. See
+        :meth:`AsyncPins.delete_standing`.
+        """
+        return self.portal.call(lambda: self.asynchronous.delete_standing(name))
 
 
 class Message(Synchronous[AsyncMessage[BodyT]]):

@@ -28,6 +28,7 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import (
     CommitFigures,
     EngineStatus,
+    HeldCheckpoint,
     LogState,
     OnPage,
     OnPublished,
@@ -37,6 +38,7 @@ from cmqd.log.values import (
     SegmentReport,
 )
 from cmqd_segment.checkpoint import AnyPart
+from cmqd_segment.manifest import StandingPinEntry
 from cmqd_segment.records import AnyRecord, Lsn, Runs
 
 
@@ -91,7 +93,9 @@ class Log(Protocol):
 
     @property
     def droppable_lsn(self) -> int:
-        """LSN of the oldest kept checkpoint: segments without a row above it may be dropped."""
+        """LSN of the oldest kept checkpoint: segments without a row above it may be dropped. A checkpoint that is kept
+        for a hold alone (``Segments.hold_checkpoint``) does not count: the caller releases it before the drop.
+        """
         ...
 
     async def open(self) -> RecoveryReport:
@@ -177,7 +181,7 @@ class Log(Protocol):
 
         The log waits until row ``min_lsn`` is durable: a crash before that would take back the deletes that emptied the
         segments, and leave live messages without bodies. A segment with a row above ``droppable_lsn`` stays: a restart
-        from the oldest checkpoint needs its deletes, or the deleted messages would come back.
+        from the oldest checkpoint needs its deletes, or the deleted messages would come back. Held checkpoints count.
         """
         ...
 
@@ -195,6 +199,35 @@ class Segments(Protocol):
 
     async def seal_now(self) -> None:
         """Close the active segment, if it has rows, and wait until every closed segment is a finished file."""
+        ...
+
+    @property
+    def log_id(self) -> str:
+        """Identity of a log that outlives the process, else empty."""
+        ...
+
+    async def start_of(self, lsn: int) -> str:
+        """Return the number of the start that wrote a row; empty if it is not known any more. Raises LogFailed."""
+        ...
+
+    async def hold_checkpoint(self) -> HeldCheckpoint | None:
+        """Keep the newest checkpoint until ``release_checkpoint``, or until the log ends; None without a checkpoint.
+
+        Its last LSN is at most ``last_lsn`` of the call. Each call is a hold of its own. Raises LogFailed.
+        """
+        ...
+
+    @property
+    def standing_pins(self) -> Sequence[StandingPinEntry]:
+        """The standing pins as of ``open``."""
+        ...
+
+    async def keep_standing_pins(self, pins: Sequence[StandingPinEntry]) -> None:
+        """Replace the standing pins; return when their names are durable. Raises LogFailed."""
+        ...
+
+    def release_checkpoint(self, number: int) -> None:
+        """End a hold. A later ``drop_segments`` is decided without it."""
         ...
 
 

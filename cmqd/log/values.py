@@ -237,6 +237,14 @@ class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True)
 
 
+class HeldCheckpoint(msgspec.Struct, frozen=True, array_like=True):
+    """A checkpoint that stays until it is released, for a copy of the log."""
+
+    number: int
+    lsn: int
+    """``CheckpointHeader.lsn``."""
+
+
 def pack_ranges(queues: Iterable[tuple[int, int, int]]) -> PackedRanges:
     """Pack ``SegmentReport.queues``."""
     return array("Q", [number for entry in queues for number in entry]).tobytes()

@@ -50,6 +50,7 @@ from cmqd.server.handlers.messages import (
     Sends,
 )
 from cmqd.server.handlers.metrics import MetricsRequests
+from cmqd.server.handlers.pins import PinRequests
 from cmqd.server.handlers.publishing import Publishes
 from cmqd.server.handlers.queues import Queues, RewindReplies
 from cmqd.server.handlers.secrets_of_keys import SecretsOfKeys
@@ -59,6 +60,7 @@ from cmqd.server.handlers.subscriptions import Subscriptions
 from cmqd.server.handlers.transactions import TransactionReplies, Transactions
 from cmqd.server.log_upkeep.checkpoints import Checkpoints, KeptCheckpoints
 from cmqd.server.log_upkeep.disk_state import DiskState
+from cmqd.server.log_upkeep.pins import Pins
 from cmqd.server.log_upkeep.reclaim import Reclaim
 from cmqd.server.log_upkeep.storage_watch import StorageWatch
 from cmqd.server.loop.agenda_timer import AgendaTimer
@@ -103,6 +105,7 @@ HANDLERS: Sequence[Callable[..., object]] = (
     ServerRequests,
     MetricsRequests,
     SegmentRequests,
+    PinRequests,
     AuditRequests,
     Inspection,
 )
@@ -271,6 +274,7 @@ def _add_upkeep(assembly: Assembly, given: Surroundings) -> None:
         timer=given.timer,
     )
     # By the clock itself: the time of the poll would begin an I/O batch.
+    assembly.make(Pins, now_ms=clock.now_ms)
     assembly.make(Reclaim, live_in=broker.live_in, now_ms=clock.now_ms)
     assembly.make(KeptCheckpoints)
     assembly.make(DiskState)

@@ -21,9 +21,9 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from cmqd.log.values import EngineStatus, LogState, RecoveryReport, SegmentReport, Takeover
+from cmqd.log.values import EngineStatus, HeldCheckpoint, LogState, RecoveryReport, SegmentReport, Takeover
 from cmqd.storage.storage_settings import StorageSettings
-from cmqd_segment.manifest import SourceName
+from cmqd_segment.manifest import SourceName, StandingPinEntry
 from cmqd_segment.records import PublishedMessage, Runs
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
@@ -79,6 +79,32 @@ class DescribeActive(Head, frozen=True, tag=9):
     """Describe the active segment. Answered ``ActiveSegment``."""
 
     request_id: int
+
+
+class HoldCheckpoint(Head, frozen=True, tag=16):
+    """Keep the newest checkpoint. Answered ``CheckpointHeld``."""
+
+    request_id: int
+
+
+class ReleaseCheckpoint(Head, frozen=True, tag=17):
+    """End a hold."""
+
+    number: int
+
+
+class FindStart(Head, frozen=True, tag=18):
+    """Find the start that wrote a row. Answered ``StartFound``."""
+
+    request_id: int
+    lsn: int
+
+
+class KeepStandingPins(Head, frozen=True, tag=19):
+    """Replace the standing pins of the folder. Answered ``Answered`` once the names are durable."""
+
+    request_id: int
+    pins: list[StandingPinEntry]
 
 
 class Close(Head, frozen=True, tag=6):
@@ -155,6 +181,7 @@ class Opened(Head, frozen=True, tag=22):
     report: RecoveryReport
     droppable_lsn: int
     segments: list[SegmentReport]
+    standing_pins: list[StandingPinEntry]
 
 
 class StateChanged(Head, frozen=True, tag=24):
@@ -221,7 +248,9 @@ class CheckpointDone(Head, frozen=True, tag=27):
 
 
 class Answered(Head, frozen=True, tag=28):
-    """Answer to ``DropSegments``, with the numbers of the segments that were dropped, and to ``SealNow``."""
+    """Answer to ``DropSegments``, with the numbers of the segments that were dropped, to ``SealNow`` and to
+    ``KeepStandingPins``.
+    """
 
     request_id: int
     numbers: list[int]
@@ -232,6 +261,20 @@ class ActiveSegment(Head, frozen=True, tag=33):
 
     request_id: int
     segment: SegmentReport | None
+
+
+class CheckpointHeld(Head, frozen=True, tag=38):
+    """Answer to ``HoldCheckpoint``: the checkpoint, None if the log has none."""
+
+    request_id: int
+    checkpoint: HeldCheckpoint | None
+
+
+class StartFound(Head, frozen=True, tag=39):
+    """Answer to ``FindStart``: the number of the start, empty if the manifest does not have it any more."""
+
+    request_id: int
+    number: str
 
 
 class Accounts(Head, frozen=True, tag=34):
@@ -359,6 +402,10 @@ AnyHead: TypeAlias = (
     | DropSegments
     | SealNow
     | DescribeActive
+    | HoldCheckpoint
+    | ReleaseCheckpoint
+    | FindStart
+    | KeepStandingPins
     | Close
     | SegmentNames
     | DeletedNames
@@ -380,6 +427,8 @@ AnyHead: TypeAlias = (
     | SwitchWanted
     | Answered
     | ActiveSegment
+    | CheckpointHeld
+    | StartFound
     | Accounts
     | Closed
     | Failed

@@ -24,7 +24,7 @@ import sqlite3
 from collections.abc import Callable
 from time import monotonic, time
 
-from cmqd.log.values import RecoveryReport, SegmentReport
+from cmqd.log.values import HeldCheckpoint, RecoveryReport, SegmentReport
 from cmqd.storage import ipc
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.catalog import Catalog, SealedFile
@@ -47,7 +47,7 @@ from cmqd.storage.writing.page_fitting import PageFitting
 from cmqd.storage.writing.sealer import Sealer, truncate_wal
 from cmqd.storage.writing.wal_filling import Filling
 from cmqd.storage.writing.writer import Writer
-from cmqd_segment.manifest import SegmentState, sync_folder
+from cmqd_segment.manifest import SegmentState, StandingPinEntry, start_of, sync_folder
 from cmqd_segment.schema import PAGE_BYTES, Origin
 
 PREPARE_RETRY_SECONDS = 1.0
@@ -251,7 +251,8 @@ class OpenLog:
             findings=tuple(recovered.findings),
             log_id=self.catalog.log_id,
         )
-        return ipc.Opened(report, self.catalog.droppable_lsn, self.closed_segments())
+        catalog = self.catalog
+        return ipc.Opened(report, catalog.droppable_lsn, self.closed_segments(), catalog.standing_pins)
 
     def closed_segments(self) -> list[SegmentReport]:
         """Describe the segments that are written no more.
@@ -339,7 +340,8 @@ class OpenLog:
         self.space.measure()
 
     def _on_checkpoint_done(self, lsn: int) -> None:
-        self._control.send(ipc.CheckpointDone(lsn, self.catalog.droppable_lsn))
+        # Without held checkpoints: the loop process holds the segments itself, and ends the holds before a drop.
+        self._control.send(ipc.CheckpointDone(lsn, self.checkpoints.droppable_lsn))
 
     def _on_checkpoint_abandoned(self) -> None:
         """Ask for a new checkpoint if the ballast made room: without checkpoints no segment can be dropped."""
@@ -415,6 +417,29 @@ class OpenLog:
         await self.begin_segment()
         self.sealer.seal_held()
         await self.sealer.drained()
+        self._control.send(ipc.Answered(request_id, []))
+
+    def hold_checkpoint(self) -> HeldCheckpoint | None:
+        """Keep the newest checkpoint until its release."""
+        entry = self.checkpoints.hold()
+        return None if entry is None else HeldCheckpoint(entry.number, entry.lsn)
+
+    def release_checkpoint(self, number: int) -> None:
+        """End a hold."""
+        if superseded := self.checkpoints.release(number):
+            self._start(self.checkpoints.remove_superseded(superseded))
+
+    def start_of(self, lsn: int) -> str:
+        """Return the number of the start that wrote a row, empty if the manifest does not have it any more."""
+        return start_of(self.catalog.starts, lsn)
+
+    async def keep_standing_pins(self, request_id: int, pins: list[StandingPinEntry]) -> None:
+        """Replace the standing pins of the folder. A new time alone becomes durable with a later manifest."""
+        catalog = self.catalog
+        is_new = {pin.name for pin in pins} != {pin.name for pin in catalog.standing_pins}
+        catalog.standing_pins = pins
+        if is_new:
+            await catalog.save()
         self._control.send(ipc.Answered(request_id, []))
 
     async def _rolled(self) -> None:

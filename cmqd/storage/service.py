@@ -188,6 +188,14 @@ class StorageService:
                 self._start(self.log.seal_now(request_id))
             case ipc.DescribeActive(request_id):
                 self._start(self._describe_active(request_id))
+            case ipc.HoldCheckpoint(request_id):
+                self._control.send(ipc.CheckpointHeld(request_id, self.log.hold_checkpoint()))
+            case ipc.ReleaseCheckpoint(number):
+                self.log.release_checkpoint(number)
+            case ipc.FindStart(request_id, lsn):
+                self._control.send(ipc.StartFound(request_id, self.log.start_of(lsn)))
+            case ipc.KeepStandingPins(request_id, pins):
+                self._start(self.log.keep_standing_pins(request_id, pins))
             case ipc.CommitsWanted(by_loop, is_full):
                 self.log.want_commits(by_loop=by_loop, is_full=is_full)
             case ipc.Committed():

@@ -4,9 +4,9 @@ A message is one msgpack array ``[opcode, request_id, ...]``. Fields are only ev
 durations are milliseconds; ``None`` means "the setting of the queue". SPEC.md has permissions, ranges and errors.
 
 Opcodes leave room by theme: 1-15 connection, 16-31 messages, 32-47 consumer streams, 48-79 queues, 80-111 topics,
-112-127 transactions, 128-143 accounts, 144-159 the server, 160-175 schedules, 192-254 replies and pushes, 255 error. A
-number never changes its meaning. A new operation is a Struct here; the decoders and the names of operations follow from
-the Structs.
+112-127 transactions, 128-143 accounts, 144-159 the server, 160-175 schedules, 176-183 pins, 192-254 replies and pushes,
+255 error. A number never changes its meaning. A new operation is a Struct here; the decoders and the names of
+operations follow from the Structs.
 """
 
 import re
@@ -1091,6 +1091,50 @@ class ListSegments(Request, frozen=True, tag=155):
     """Most segments of the reply, 1-1000."""
 
 
+class PinLog(Request, frozen=True, tag=176):
+    """Pin the log for a copy: seal what is not sealed, and keep every file of the copy. Answered ``LogPinned``."""
+
+
+class ListPinnedSegments(Request, frozen=True, tag=177):
+    """List segments of a pin, and extend the life of the pin. Answered ``PinnedSegments``."""
+
+    pin_id: Unsigned
+    after: Unsigned = 0
+    """The list begins behind this number: ``next`` of the previous reply."""
+    limit: int = 10_000
+    """Most segments of the reply, 1-10,000."""
+
+
+class ReleasePin(Request, frozen=True, tag=178):
+    """End a pin; a pin that is gone is no error. Answered ``Done``."""
+
+    pin_id: Unsigned
+
+
+class SetStandingPin(Request, frozen=True, tag=179):
+    """Keep the rows above a row that was copied until the next call with the same name; the first call makes the
+    standing pin. Answered ``StandingPinSet``.
+    """
+
+    name: ShortText
+    log_id: ShortText
+    """Identity of the log that was copied: ``LogPinned.log_id``, as the two following fields."""
+    lsn: Unsigned
+    """The newest row that the copy has."""
+    start: ShortText
+    """Number of the start that wrote the row."""
+    pinned_ms: Unsigned
+    """``LogPinned.time_ms``: the broker time of the copy."""
+    every_ms: Unsigned
+    """Interval of the copies, 1 s to 24 h: for the alert about a copy that is too old."""
+
+
+class DeleteStandingPin(Request, frozen=True, tag=180):
+    """Delete a standing pin. Answered ``Done``."""
+
+    name: ShortText
+
+
 class ListAuditEntries(Request, frozen=True, tag=154):
     """Read entries of the audit trail, newest first: of the account, or for ``admin`` of every account. Answered
     ``AuditEntries``.
@@ -1183,6 +1227,43 @@ class SegmentList(Reply, frozen=True, tag=239):
     free_bytes: int
     sends_refused_reason: str | None = None
     """Why sends are refused for lack of space; None = sends are accepted."""
+
+
+class LogPinned(Reply, frozen=True, tag=248):
+    """A pin. A copy of its segments and its checkpoint has every row up to ``lsn`` that a restore needs."""
+
+    pin_id: int
+    log_id: str
+    lsn: int
+    """Rows up to this one are durable and in sealed segments, or were reclaimed."""
+    start: str
+    """Number of the start that wrote the row; empty if the manifest does not have it any more."""
+    time_ms: int
+    """Broker time at which the pin was made."""
+    checkpoint: int
+    """Number of a checkpoint whose ``end_lsn`` is at most ``lsn``; 0 = there is none, and no row was reclaimed."""
+    checkpoint_lsn: int
+    """``CheckpointHeader.lsn`` of the checkpoint; 0 without a checkpoint."""
+    lifetime_ms: int
+    """The pin ends so long after the last ``ListPinnedSegments`` of its id."""
+
+
+class PinnedSegments(Reply, frozen=True, tag=249):
+    """Segments of a pin, ascending."""
+
+    numbers: list[int]
+    next: int | None = None
+    """Number behind which the next page starts; None = the end."""
+
+
+class StandingPinSet(Reply, frozen=True, tag=250):
+    """The broker keeps the rows above the row of the request."""
+
+    gaps: list[tuple[int, int]]
+    """Ranges (first LSN, last LSN) of rows that were reclaimed before a call told that they were copied, since the call
+    before this one; at most 100, of which the last may span several."""
+    limit_ms: int
+    """The rows are kept so long without a further call."""
 
 
 class Metrics(Reply, frozen=True, tag=227):

@@ -139,6 +139,7 @@ def _change(
 
 
 _SAFE: Final = Repeat.SAFE
+_COPIES_ALL: Final = "copies the messages of all accounts"
 
 # Messages of queues and topics
 
@@ -243,6 +244,14 @@ SEAL_SEGMENTS = _change(wire.SealSegments, wire.SegmentsSealed, repeat=Repeat.RE
 LIST_SEGMENTS = _lookup(
     wire.ListSegments, wire.SegmentList, cost=Cost.SLICED, every_name="shows queues and topics of all accounts"
 )
+# A copy is of all accounts, and a copy each minute would push the entries of people out of the trail.
+PIN_LOG = _change(wire.PinLog, wire.LogPinned, repeat=Repeat.READ, is_in_trail=False, every_name=_COPIES_ALL)
+LIST_PINNED_SEGMENTS = _lookup(wire.ListPinnedSegments, wire.PinnedSegments, role=Role.MANAGE, every_name=_COPIES_ALL)
+RELEASE_PIN = _change(wire.ReleasePin, wire.Done, repeat=_SAFE, is_in_trail=False, every_name=_COPIES_ALL)
+SET_STANDING_PIN = _change(
+    wire.SetStandingPin, wire.StandingPinSet, repeat=_SAFE, is_in_trail=False, every_name=_COPIES_ALL
+)
+DELETE_STANDING_PIN = _change(wire.DeleteStandingPin, wire.Done, every_name=_COPIES_ALL)
 LIST_AUDIT_ENTRIES = _lookup(
     *(wire.ListAuditEntries, wire.AuditEntries),
     role=Role.MANAGE,

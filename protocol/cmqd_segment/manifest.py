@@ -127,6 +127,16 @@ class StartEntry(msgspec.Struct, frozen=True, array_like=True):
     """The first row of this start. The rows of the previous start end below it."""
 
 
+class StandingPinEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A backup for which the broker keeps rows until they are copied."""
+
+    name: str
+    copied_ms: int
+    """Broker time of the last copy that the backup had told before the manifest was written."""
+    every_ms: int
+    """Interval of the copies."""
+
+
 class CacheOf(msgspec.Struct, frozen=True):
     """The log of which a folder is a cache: the engine has the rows, the folder has unsynced copies."""
 
@@ -165,6 +175,9 @@ class Manifest(msgspec.Struct, frozen=True):
     """Of all ids in ``sources`` of the segments, ascending; at most ``MAX_NAMES``."""
     starts: list[StartEntry] = []
     """Ascending by LSN, the newest at the end; at most ``MAX_STARTS``."""
+    standing_pins: list[StandingPinEntry] = []
+    """Backups that hold rows. Their rows are told anew after each start, so a restored folder holds everything until
+    then."""
     cache_of: CacheOf | None = None
     """Set in a folder of one of the ``CACHE_FORMATS``, and in no other."""
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from cmqd_types.pins import StandingPinInfo
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
 
@@ -209,6 +210,10 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Free space of the disk of the data folder; 0 = not known (an ephemeral broker)."""
     sends_refused: bool = False
     """The disk is nearly full, and sends are refused."""
+    pins: int = 0
+    """Copies of the log that are being made."""
+    standing_pins: list[StandingPinInfo] = []
+    """The backups that copy the log again and again, with the age of the last good copy of each."""
     pending_bytes: int = 0
     """Bytes that are appended and not durable."""
     last_lsn: int = 0

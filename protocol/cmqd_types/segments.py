@@ -20,6 +20,8 @@ class KeptFor(StrEnum):
     """The oldest kept checkpoint lacks rows of the segment: a start from that checkpoint reads the segment."""
     HISTORY = "history"
     """No message is needed; the segment is kept for readers of the log, see the setting ``keep_history_ms``."""
+    BACKUP = "backup"
+    """No message is needed; a backup has not copied the segment yet, or copies it just now."""
 
 
 class SegmentHolder(msgspec.Struct, frozen=True, array_like=True, gc=False):

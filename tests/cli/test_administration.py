@@ -487,6 +487,21 @@ def test_the_status_of_a_pair_shows_its_standbys_and_a_wait_for_the_engine(serve
     assert "the broker has waited 4 s for a named standby" in ran.err
 
 
+def test_the_status_lists_backups_and_warns_of_a_copy_that_is_too_old(server: ThreadedServer, cmq_at: Cmq) -> None:
+    pins = [
+        {"name": "hourly", "copied_lsn": 4, "copied_age_ms": 720_000, "every_ms": 60_000, "gaps_total": 0},
+        {"name": "new", "copied_lsn": None, "copied_age_ms": 0, "every_ms": 60_000, "gaps_total": 0},
+    ]
+    status = {"version": "0.1.0", "pins": 1, "standing_pins": pins}
+    server.local.link.answer(wire.GetServerStatus, lambda _, request: wire.ServerStatus(request.request_id, status))
+
+    ran = cmq_at("status")
+
+    assert "the last good copy of backup hourly is 12 minutes old" in ran.err
+    assert "backup new" not in ran.err
+    assert "name hourly, copied lsn 4, copied age 12 minutes, every 1 minute" in " ".join(ran.out.split())
+
+
 def test_the_status_is_the_servers_own_document_as_json(cmq_at: Cmq, server: ThreadedServer) -> None:
     document = {"version": "0.1.0", "durability": "none", "queues": 1}
     server.local.link.answer(wire.GetServerStatus, lambda _, request: wire.ServerStatus(request.request_id, document))

@@ -8,6 +8,7 @@ from msgspec import structs
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import ROW_BYTES
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.manifest import StandingPinEntry
 from cmqd_segment.records import (
     MessagesSent,
     NumbersReserved,
@@ -506,6 +507,89 @@ async def test_a_segment_stays_until_the_deletes_that_emptied_it_are_durable(ope
     await rig.commit()
     assert await dropping == [segment.number]
     assert await rig.page(1, [0, 3]) == ([], [0, 3])
+
+
+async def test_a_held_checkpoint_and_the_rows_behind_it_stay_until_the_last_release(
+    open_rig: OpenRig, place: Place
+) -> None:
+    rig = await open_rig()
+    assert await rig.log.hold_checkpoint() is None
+    await rig.store(1, 0, 3)
+    held_lsn = await rig.checkpoint()
+    held = await rig.log.hold_checkpoint()
+    assert held is not None
+    assert held.lsn == held_lsn
+    assert await rig.log.hold_checkpoint() == held
+    await rig.store(1, 3, 3)
+    await rig.log.seal_now()
+    (segment,) = rig.log.closed_segments()
+
+    newest = held_lsn
+    for _ in range(3):
+        await rig.store(2, 0, 1)
+        newest = await rig.checkpoint()
+
+    # The caller knows its holds: the log tells what may go without them, and keeps the rows of the held checkpoint.
+    assert rig.log.droppable_lsn == newest - 1
+    rig.log.release_checkpoint(held.number)
+    assert await rig.log.drop_segments([segment.number], 0) == []
+    rig.log.release_checkpoint(held.number)
+    assert await rig.log.drop_segments([segment.number], 0) == [segment.number]
+    await place.crash(rig.log)
+    again = await open_rig()
+    assert [part.lsn for part in again.parts if isinstance(part, CheckpointHeader)] == [newest]
+
+
+async def test_a_checkpoint_that_was_held_at_a_crash_is_superseded_like_any_other(
+    open_rig: OpenRig, place: Place
+) -> None:
+    rig = await open_rig()
+    await rig.store(1, 0, 3)
+    await rig.checkpoint()
+    assert await rig.log.hold_checkpoint() is not None
+    await rig.log.seal_now()
+    for _ in range(2):
+        await rig.store(2, 0, 1)
+        await rig.checkpoint()
+    await place.crash(rig.log)
+
+    again = await open_rig()
+    first = again.log.closed_segments()[0].number
+    assert await again.log.drop_segments([first], 0) in ([], [first])
+    await again.checkpoint()
+    await again.checkpoint()
+    assert again.log.droppable_lsn >= rig.begin_lsn + 2
+
+
+async def test_standing_pins_outlive_a_crash(open_rig: OpenRig, place: Place) -> None:
+    rig = await open_rig()
+    assert list(rig.log.standing_pins) == []
+    pins = [StandingPinEntry("hourly", NOW_MS, 60_000), StandingPinEntry("nightly", NOW_MS, 3_600_000)]
+    await rig.log.keep_standing_pins(pins)
+    await rig.store(1, 0, 1)
+    await place.crash(rig.log)
+
+    again = await open_rig()
+    assert list(again.log.standing_pins) == pins
+    await again.log.keep_standing_pins(pins[:1])
+    await again.log.close()
+    assert list((await open_rig()).log.standing_pins) == pins[:1]
+
+
+async def test_rows_of_two_starts_have_two_numbers(open_rig: OpenRig, place: Place) -> None:
+    rig = await open_rig()
+    before = await rig.store(1, 0, 1)
+    number = await rig.log.start_of(before)
+    await rig.log.close()
+
+    again = await open_rig()
+    after = await again.store(1, 1, 1)
+
+    assert await again.log.start_of(before) == number
+    # A log in memory has no numbers of starts.
+    assert (await again.log.start_of(after) != number) == bool(number)
+    assert await again.log.start_of(0) == ""
+    assert again.log.log_id == rig.log.log_id
 
 
 async def test_the_log_takes_time_from_the_broker_only(open_rig: OpenRig) -> None:

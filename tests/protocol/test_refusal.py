@@ -130,9 +130,9 @@ WORDS: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
         {"field": "max_messages", "expected": "int"},
     ),
     (
-        (180, 1),
-        "operation 180 is not known to version 1 of the protocol",
-        {"opcode": 180, "version": 1},
+        (190, 1),
+        "operation 190 is not known to version 1 of the protocol",
+        {"opcode": 190, "version": 1},
     ),
 ]
 

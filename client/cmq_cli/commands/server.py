@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, cast
 
+import msgspec
 from cyclopts import Parameter
 from msgspec.structs import asdict
 
@@ -11,13 +12,14 @@ from cmq_cli.output import Output
 from cmq_cli.session import Session
 from cmq_cli.values import show_value
 from cmqd_client.administration.inspection import Setting
+from cmqd_types.pins import StandingPinInfo
 from cmqd_types.sentences import in_seconds
 
 _SECTIONS: Final = {
     "Clients": ("connections", "waiting_receives", "held_replies", "checkers", "pushes_under_way"),
     "Model": ("accounts", "queues", "topics", "subscriptions"),
     "Storage": (
-        *("segments", "log_bytes", "history_bytes", "free_bytes"),
+        *("segments", "log_bytes", "history_bytes", "free_bytes", "pins", "standing_pins"),
         *("last_lsn", "durable_lsn", "pending_bytes", "pending_records"),
     ),
 }
@@ -76,6 +78,9 @@ def _show(output: Output, status: Mapping[str, Any]) -> None:
     if abs(offset_ms) >= _OFFSET_WARNED_MS:
         direction = "ahead of" if offset_ms > 0 else "behind"
         output.warning(f"the wall clock of the server is {direction} broker time, the time of all messages")
+    for pin in msgspec.convert(status.get("standing_pins", []), list[StandingPinInfo]):
+        if pin.is_overdue:
+            output.warning(f"the last good copy of backup {pin.name} is {show_value('_ms', pin.copied_age_ms)} old")
     replication = status.get("replication", {})
     if replication.get("waiting_for"):
         output.warning(

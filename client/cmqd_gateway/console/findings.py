@@ -18,6 +18,8 @@ from cmqd_types.metrics import QueueMetrics, ServerMetrics, TopSubscription
 
 Severity: TypeAlias = Literal["critical", "warning", "notice"]
 Code: TypeAlias = Literal[
+    "backup_gap",
+    "backup_old",
     "commits_slow",
     "connections_refused",
     "consumers_behind",
@@ -80,6 +82,8 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str = ""
     topic: str = ""
     subscription: str = ""
+    backup: str = ""
+    """A backup has no page; its name keeps the findings of two backups apart."""
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -261,6 +265,12 @@ class Findings:
             return
         if server.sends_refused:
             yield Finding("sends_refused", "critical", {"free_bytes": server.free_bytes})
+        for pin in server.standing_pins:
+            if pin.is_overdue:
+                age_s = pin.copied_age_ms / 1_000
+                yield Finding(
+                    "backup_old", "warning", {"backup": pin.name, "age_seconds": age_s}, Names(backup=pin.name)
+                )
         budget = server.memory_budget_bytes
         if budget and server.memory_promised_bytes > MEMORY_PART * budget:
             figures: dict[str, float | str] = {"bytes": server.memory_promised_bytes, "budget_bytes": budget}
@@ -273,6 +283,11 @@ class Findings:
                 ("schedules_missed", "warning", server.schedules_missed_total - before.schedules_missed_total),
                 ("memory_closed", "warning", server.memory_closed_total - before.memory_closed_total),
             )
+            gaps_before = {pin.name: pin.gaps_total for pin in before.standing_pins}
+            for pin in server.standing_pins:
+                if pin.gaps_total > gaps_before.get(pin.name, 0):
+                    figures = {"backup": pin.name, "seconds": seconds}
+                    yield Finding("backup_gap", "warning", figures, Names(backup=pin.name))
             for code, severity, more in counts:
                 if more > 0:
                     yield Finding(code, severity, {"count": more, "seconds": seconds})

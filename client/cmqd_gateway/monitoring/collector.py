@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from cmqd_gateway.monitoring.metrics_readings import Figures
 from cmqd_types.metrics import Histogram, ReplicationMetrics, ServerMetrics
+from cmqd_types.pins import StandingPinInfo
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -86,6 +87,7 @@ SERVER_GAUGES: Final = (
     ("log_bytes", "log_bytes", "Size of the log on disk."),
     ("history_bytes", "history_bytes", "Size of segments kept for history alone."),
     ("free_bytes", "disk_free_bytes", "Free space of the data folder's disk; 0 = not known."),
+    ("pins", "log_pins", "Copies of the log that are being made."),
     ("pending_bytes", "pending_bytes", "Bytes appended and not durable."),
     ("memory_budget_bytes", "memory_budget_bytes", "Memory budget of connections."),
     ("memory_held_bytes", "memory_held_bytes", "Memory of unfinished frames and unread replies."),
@@ -298,12 +300,26 @@ def _of_server(server: ServerMetrics, now_ms: int) -> Iterator[Metric]:
         yield CounterMetricFamily(f"cmqd_{name}", text, value=getattr(server, field))
     for field, name, text in SERVER_GAUGES:
         yield GaugeMetricFamily(f"cmqd_{name}", text, value=getattr(server, field))
+    yield from _of_standing_pins(server.standing_pins)
     if server.replication is not None:
         yield from _of_replication(server.replication)
     for field, name, divisor, text in SERVER_HISTOGRAMS:
         values: Histogram | None = getattr(server, field)
         if values is not None:
             yield _histogram(f"cmqd_{name}", text, values, divisor)
+
+
+def _of_standing_pins(pins: Iterable[StandingPinInfo]) -> Iterator[Metric]:
+    ages = GaugeMetricFamily("cmqd_backup_age_seconds", "Age of the last good copy of a backup.", labels=["backup"])
+    intervals = GaugeMetricFamily("cmqd_backup_interval_seconds", "Interval of a backup's copies.", labels=["backup"])
+    gaps = CounterMetricFamily(
+        "cmqd_backup_gaps", "Segments that were reclaimed before the backup copied them.", labels=["backup"]
+    )
+    for pin in pins:
+        ages.add_metric([pin.name], pin.copied_age_ms / 1000)
+        intervals.add_metric([pin.name], pin.every_ms / 1000)
+        gaps.add_metric([pin.name], pin.gaps_total)
+    yield from (ages, intervals, gaps)
 
 
 def _of_replication(replication: ReplicationMetrics) -> Iterator[Metric]:

@@ -29,7 +29,7 @@ from cmqd_protocol.protocol_errors import ErrorCode
 _T = TypeVar("_T")
 
 _ENSURES: Final = (wire.EnsureQueue, wire.EnsureTopic, wire.EnsureSubscription, wire.EnsureSchedule)
-_NAMES_OF_OBJECTS: Final = ("schedule", "queue", "topic", "secret_id", "account")
+_NAMES_OF_OBJECTS: Final = ("schedule", "queue", "topic", "secret_id", "account", "name")
 """Fields with the name of the object, the first that a request has; a subscription stands behind its topic."""
 _NOT_SHOWN: Final = frozenset({"request_id", "secret_key", "subscription", *_NAMES_OF_OBJECTS})
 """Fields that are no changes: they are in the entry already, or have no meaning there, or are secret."""

@@ -17,6 +17,7 @@ from cmqd.log.values import LogState, SegmentReport
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.clients.client import Client
+from cmqd.server.log_upkeep.pins import Pins
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
 from cmqd.server.requests.handler import handles
@@ -50,6 +51,7 @@ class SegmentRequests:
     """Returns room and health of the log."""
     history_bytes: Callable[[], int]
     keep_history_ms: int
+    pins: Pins
     now_ms: Callable[[], int]
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     schedule: Callable[[], None]
@@ -168,6 +170,7 @@ class SegmentRequests:
             KeptFor.HISTORY: not is_active
             and held.holders == 0
             and self.now_ms() - report.last_ms < self.keep_history_ms,
+            KeptFor.BACKUP: not is_active and held.holders == 0 and self.pins.holds(report.last_lsn),
         }
         return SegmentInfo(
             number=report.number,

@@ -1,4 +1,4 @@
-"""Reclamation of segments without live messages, at once or after the history time.
+"""Reclamation of segments without live messages, at once, after the history time, or when no pin holds them.
 
 Keeping history is best effort, storing new messages is a duty: when disk space is short, the oldest history is
 reclaimed before its time, segment by segment, until there is space. The segments are examined in slices between which
@@ -13,6 +13,7 @@ from typing import Any
 from cmqd.log.interface import Log
 from cmqd.log.values import SegmentReport
 from cmqd.server.broker_logger import get_logger
+from cmqd.server.log_upkeep.pins import Pins
 from cmqd.server.part import part
 
 SLICE_S = 0.002
@@ -34,6 +35,7 @@ class Reclaim:
     now_ms: Callable[[], int]
     keep_history_ms: int
     """Time after its last row for which a segment without live messages is kept."""
+    pins: Pins
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     """Runs work that waits for the storage as a task."""
 
@@ -41,8 +43,8 @@ class Reclaim:
         self._dropping: set[int] = set()
         self._drops: set[asyncio.Task[None]] = set()
         self._history: set[int] = set()
-        """Segments without live messages within their history time. Messages never become live again, so these
-        segments are not examined again before that time."""
+        """Segments without live messages within their history time, or held by a pin. Messages never become live
+        again, so these segments are not examined again before the end of both."""
         self.history_bytes = 0
         """Size of the segments without live messages that are kept, as of the last scan."""
         self._is_short = False
@@ -59,7 +61,7 @@ class Reclaim:
     def room_is(self, *, short: bool) -> None:
         """Take note of the state of the disk, which the storage reports after each reclaimed segment."""
         self._is_short = short
-        if short and self.keep_history_ms:
+        if short and (self.keep_history_ms or self.history_bytes):
             self.scan()
 
     def scan(self) -> None:
@@ -89,6 +91,8 @@ class Reclaim:
             self._is_scanning = False
 
     async def _drop_dead_segments(self) -> None:
+        pins = self.pins
+        pins.expire()
         history: set[int] = set()
         history_bytes = 0
         # A segment at a time: the storage measures the disk again after each drop.
@@ -101,7 +105,7 @@ class Reclaim:
             # otherwise bring the deleted messages back.
             if segment.last_lsn > self.log.droppable_lsn or segment.number in self._dropping:
                 continue
-            is_due = self.now_ms() - segment.last_ms >= self.keep_history_ms
+            is_due = self._is_due(segment)
             if is_due or segment.number not in self._history:
                 is_live = False
                 for queue_id, first, stop in segment.queues:
@@ -113,10 +117,14 @@ class Reclaim:
                         break
                 if is_live:
                     continue
+            # Again: a pin that was made between two slices counts messages as live that were deleted since.
+            is_due = is_due and self._is_due(segment)
             if not is_due and gives_way:
                 gives_way = False
                 is_due = True
                 _log.info("history_gives_way", segment=segment.number, bytes=segment.bytes)
+                # Before the drop: the storage would keep the segment for the checkpoint of a pin.
+                pins.give_way()
             if is_due:
                 self._dropping.add(segment.number)
                 # The core counts deletes as done that still wait for their commit; they are in rows up to this LSN.
@@ -127,6 +135,10 @@ class Reclaim:
         self._history = history
         self.history_bytes = history_bytes
 
+    def _is_due(self, segment: SegmentReport) -> bool:
+        is_history = self.now_ms() - segment.last_ms < self.keep_history_ms
+        return not is_history and not self.pins.holds(segment.last_lsn)
+
     async def _drop(self, segment: SegmentReport, min_lsn: int) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -134,6 +146,7 @@ class Reclaim:
         try:
             if not self._is_stopped and await self.log.drop_segments([segment.number], min_lsn):
                 _log.info("segment_dropped", segment=segment.number, last_lsn=segment.last_lsn, bytes=segment.bytes)
+                self.pins.dropped(segment)
         finally:
             self._drops.discard(task)
             self._dropping.discard(segment.number)

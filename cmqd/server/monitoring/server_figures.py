@@ -14,6 +14,7 @@ from cmqd.server.clients.connections import Connections
 from cmqd.server.clients.transaction_checkers import TransactionCheckers
 from cmqd.server.log_upkeep.checkpoints import KeptCheckpoints
 from cmqd.server.log_upkeep.disk_state import DiskState
+from cmqd.server.log_upkeep.pins import Pins
 from cmqd.server.log_upkeep.reclaim import Reclaim
 from cmqd.server.log_upkeep.storage_watch import StorageWatch
 from cmqd.server.loop.clock import BrokerClock
@@ -66,6 +67,7 @@ class ServerFigures:
     outbox: Outbox
     budget: MemoryBudget
     reclaim: Reclaim
+    pins: Pins
     kept_checkpoints: KeptCheckpoints
     disk_state: DiskState
     storage_watch: StorageWatch
@@ -168,6 +170,8 @@ class ServerFigures:
             "history_bytes": self.reclaim.history_bytes,
             "free_bytes": state.free_bytes,
             "sends_refused": state.sends_refused,
+            "pins": len(self.pins),
+            "standing_pins": self.pins.infos(),
             "pending_bytes": log.pending.bytes,
             "last_lsn": log.last_lsn,
             "durable_lsn": log.durable_lsn,

@@ -10,6 +10,7 @@ import msgspec
 from cmqd.log.values import EngineStatus
 from cmqd.server.monitoring.counters import Counters
 from cmqd_types.metrics import ReplicationMetrics
+from cmqd_types.pins import StandingPinInfo
 
 
 class PublicStatus(msgspec.Struct, frozen=True):
@@ -127,6 +128,9 @@ class LoopStatus(msgspec.Struct, frozen=True):
     free_bytes: int
     sends_refused: bool
     sends_refused_reason: str | None
+    pins: int
+    """Copies of the log that are being made."""
+    standing_pins: list[StandingPinInfo]
     memory_budget_bytes: int
     memory_held_bytes: int
     memory_promised_bytes: int

@@ -27,6 +27,7 @@ from cmqd_segment.manifest import (
     SegmentEntry,
     SegmentState,
     SourceName,
+    StandingPinEntry,
     StartEntry,
     current_format,
     write_manifest,
@@ -106,6 +107,7 @@ class Catalog:
         self.log_id = ""
         self.former_log_ids: list[str] = []
         self.starts: list[StartEntry] = []
+        self.standing_pins: list[StandingPinEntry] = []
         self.cache_of: CacheOf | None = None
         """Log in an engine of which the folder is a cache, None if the folder is the log."""
         self.on_full: Callable[[], object] = lambda: None
@@ -175,6 +177,7 @@ class Catalog:
             former_log_ids=self.former_log_ids,
             names=self._names_in_use(),
             starts=self.starts,
+            standing_pins=self.standing_pins,
             cache_of=self.cache_of,
         )
 

@@ -26,6 +26,7 @@ from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.log.values import (
     CommitFigures,
     EngineStatus,
+    HeldCheckpoint,
     LogState,
     OnPage,
     OnPublished,
@@ -45,6 +46,7 @@ from cmqd.storage.redundancy.proof_clock import proof_clock_s
 from cmqd.storage.source_names import SourceNames
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.manifest import StandingPinEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.records import Runs, StoredMessage
 from cmqd_segment.rows import Run, Source, stored_messages
@@ -81,6 +83,8 @@ class StorageProcessLog:
     ``engine_status`` is the engine as the storage process has last reported it.
     """
 
+    standing_pins: Sequence[StandingPinEntry] = ()
+    """See ``Segments``."""
     _closing = False
     """The end of the sockets is expected."""
     _ended = False
@@ -184,6 +188,7 @@ class StorageProcessLog:
         self.droppable_lsn = opened.droppable_lsn
         for segment in opened.segments:
             self._segments[segment.number] = segment
+        self.standing_pins = opened.standing_pins
         return report
 
     async def recover(self) -> AsyncIterator[RecoveredBatch]:
@@ -326,6 +331,28 @@ class StorageProcessLog:
             await self._commits.drained()
         await self._request(ipc.SealNow)
 
+    @property
+    def log_id(self) -> str:
+        """See ``Segments``."""
+        return self._log_id
+
+    async def start_of(self, lsn: int) -> str:
+        """See ``Segments``."""
+        return await self._request(lambda request_id: ipc.FindStart(request_id, lsn))
+
+    async def hold_checkpoint(self) -> HeldCheckpoint | None:
+        """See ``Segments``."""
+        return await self._request(ipc.HoldCheckpoint)
+
+    def release_checkpoint(self, number: int) -> None:
+        """See ``Segments``. Does nothing after a failure, which ends all holds."""
+        if self._control is not None:
+            self._control.send(ipc.ReleaseCheckpoint(number))
+
+    async def keep_standing_pins(self, pins: Sequence[StandingPinEntry]) -> None:
+        """See ``Segments``."""
+        await self._request(lambda request_id: ipc.KeepStandingPins(request_id, list(pins)))
+
     def _request(self, head: Callable[[int], ipc.AnyHead], *blobs: bytes) -> asyncio.Future[Any]:
         """Send a request to the storage process, by the id that ``head`` gets; return the future of its answer."""
         control = self._channel(self._control)
@@ -374,7 +401,12 @@ class StorageProcessLog:
                 # Before the callback, which searches for segments that may be dropped now.
                 self.droppable_lsn = droppable_lsn
                 self.on_checkpoint_done(lsn)
-            case ipc.Answered(request_id, answer) | ipc.ActiveSegment(request_id, answer):
+            case (
+                ipc.Answered(request_id, answer)
+                | ipc.ActiveSegment(request_id, answer)
+                | ipc.CheckpointHeld(request_id, answer)
+                | ipc.StartFound(request_id, answer)
+            ):
                 self._answered(request_id, answer)
             case ipc.Accounts(request_id, version, size, is_conflict):
                 accounts = StoredAccounts(version, data[offset : offset + size])

@@ -141,6 +141,7 @@ class Recovered:
         catalog.former_log_ids = manifest.former_log_ids
         catalog.cache_of = manifest.cache_of
         catalog.starts = manifest.starts
+        catalog.standing_pins = manifest.standing_pins
         if not self.has_engine:
             # With an engine the starts are the epochs of the log, the same in the folders of all brokers.
             catalog.starts = with_start(manifest.starts, new_start_number(), self.last_lsn + 1)

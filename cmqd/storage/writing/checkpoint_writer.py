@@ -15,6 +15,7 @@ import hashlib
 import io
 import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -73,6 +74,8 @@ class Checkpoints:
         self._waiting_bytes = 0
         """Of the parts that were taken and are not in the buffer yet."""
         self._path = catalog.folder.checkpoints / TEMPORARY
+        self._held: Counter[int] = Counter()
+        """Holds of kept checkpoints, by number."""
 
     def write(self, first: bool, end_lsn: int, frames: bytes) -> None:
         """Take the next parts, as frames; ``first`` begins a checkpoint, ``end_lsn`` (not 0) ends it."""
@@ -85,6 +88,43 @@ class Checkpoints:
     def lacks(self, names: Sequence[SourceName]) -> None:
         """Keep names of deleted queues and topics with the checkpoint that ends next."""
         self._lacking = names
+
+    @property
+    def droppable_lsn(self) -> int:
+        """``Catalog.droppable_lsn`` after the release of every hold."""
+        kept = self._catalog.checkpoints[-self._kept :]
+        return kept[0].lsn if kept else 0
+
+    def hold(self) -> CheckpointEntry | None:
+        """Keep the newest checkpoint until its release, or until the end of this process."""
+        newest = self._catalog.checkpoints[-1] if self._catalog.checkpoints else None
+        if newest is not None:
+            self._held[newest.number] += 1
+        return newest
+
+    def release(self, number: int) -> list[CheckpointEntry]:
+        """End a hold; return the checkpoints that nothing keeps any more, for ``remove_superseded``.
+
+        They are out of the catalog at once: a drop of segments that is asked for next is decided without them.
+        """
+        self._held[number] -= 1
+        if not self._held[number]:
+            del self._held[number]
+        return self._take_superseded()
+
+    def _take_superseded(self) -> list[CheckpointEntry]:
+        catalog = self._catalog
+        superseded = [entry for entry in catalog.checkpoints[: -self._kept] if entry.number not in self._held]
+        catalog.checkpoints = [entry for entry in catalog.checkpoints if entry not in superseded]
+        return superseded
+
+    async def remove_superseded(self, superseded: Sequence[CheckpointEntry]) -> None:
+        """Write the manifest, then remove the files: a crash in between leaves unlisted files, which the next start
+        puts aside, and not a manifest with a missing checkpoint.
+        """
+        await self._catalog.save()
+        for old in superseded:
+            await asyncio.to_thread(remove, self._catalog.folder.path / old.file, self._is_hurried)
 
     async def drained(self) -> None:
         """Wait until every part is written or dropped."""
@@ -154,14 +194,8 @@ class Checkpoints:
         if self._keep_elsewhere is not None:
             # Before the checkpoint counts: rows are reclaimed below it, also in the engine.
             await self._keep_elsewhere(entry.lsn, catalog.folder.path / entry.file)
-        # Listed before the older file is deleted: a crash in between leaves an unlisted file, which the next start
-        # puts aside, and not a manifest with a missing checkpoint.
-        kept = [*catalog.checkpoints, entry]
-        superseded = kept[: -self._kept]
-        catalog.checkpoints = kept[-self._kept :]
-        await catalog.save()
-        for old in superseded:
-            await asyncio.to_thread(remove, catalog.folder.path / old.file, self._is_hurried)
+        catalog.checkpoints = [*catalog.checkpoints, entry]
+        await self.remove_superseded(self._take_superseded())
         self._on_done(entry.lsn)
 
 

@@ -19,6 +19,7 @@ from cmqd_client.errors import (
     ReceiptHandleInvalid,
     TransactionNotFound,
 )
+from cmqd_client.pins import Pins
 from cmqd_client.results import Listing, ServerStatus
 from cmqd_client.schedules import Schedules
 from cmqd_protocol import messages as wire
@@ -104,7 +105,9 @@ OF_MESSAGES = {("Queue", "receive"), ("Topic", "publish_batch")}
 """Calls that return a plain list, with a number in every entry."""
 
 
-@pytest.mark.parametrize("kind", [Client, Queue, Message, ConsumedMessage, Topic, Subscription, Accounts, Schedules])
+@pytest.mark.parametrize(
+    "kind", [Client, Queue, Message, ConsumedMessage, Topic, Subscription, Accounts, Schedules, Pins]
+)
 def test_each_call_returns_a_request_id(kind: type[Any]) -> None:
     """A new method with a result without a number fails here."""
     missing: list[str] = []

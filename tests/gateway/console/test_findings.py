@@ -37,6 +37,7 @@ from cmqd_types.metrics import (
     TopSubscription,
     histogram,
 )
+from cmqd_types.pins import StandingPinInfo
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 
 START = 1_800_000_000.0
@@ -507,3 +508,23 @@ def test_a_clock_that_is_set_back_begins_the_observation_anew() -> None:
     later = top(queue(active=25, totals={"sent": 25, "received": 3}))
 
     assert found_in((3_600, before), (0, later)) == []
+
+
+# ---------------------------------------------------------------- backups
+
+
+def test_a_backup_whose_last_copy_is_three_intervals_old_is_a_finding() -> None:
+    def found(age_ms: int, gaps: int = 0) -> list[Finding]:
+        pins = [StandingPinInfo("hourly", 7, age_ms, 60_000, gaps), StandingPinInfo("weekly", None, 1, 60_000, 0)]
+        before = [StandingPinInfo("hourly", 7, 0, 60_000, 1)]
+        server = [ServerMetrics(uptime_ms=1, standing_pins=before), ServerMetrics(uptime_ms=9, standing_pins=pins)]
+        return found_in((0, top()), (60, top()), server=server)
+
+    assert found(180_000) == []
+    old = only(found(180_001))
+    assert (old.code, old.severity, old.names) == ("backup_old", "warning", Names(backup="hourly"))
+    assert old.figures == {"backup": "hourly", "age_seconds": 180.001}
+    # Gaps of before the last hour are no news.
+    assert found(0, gaps=1) == []
+    gap = only(found(0, gaps=2))
+    assert (gap.code, gap.names) == ("backup_gap", Names(backup="hourly"))

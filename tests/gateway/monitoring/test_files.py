@@ -37,6 +37,7 @@ from cmqd_types.metrics import (
     TopSubscription,
     histogram,
 )
+from cmqd_types.pins import StandingPinInfo
 from cmqd_types.totals import QueueTotals, SubscriptionTotals, TopicTotals
 from support.cases import each_case
 from support.gateway.gateway_rig import KeyTable
@@ -64,6 +65,7 @@ def some_figures(queues: int = 1) -> Figures:
         commit_records=histogram(SIZES),
         loop_lag_us=histogram(DURATIONS_US),
         loop_cpu_us_total=2_500_000,
+        standing_pins=[StandingPinInfo("nightly", None, 90_000, 60_000, 2)],
         replication=ReplicationMetrics(
             epoch=7,
             proof_age_ms=250,
@@ -151,8 +153,8 @@ def test_every_total_and_every_figure_of_the_server_is_exported() -> None:
     others = {
         *("version", "uptime_ms", "errors_total", "pushes_delivered_total", "pushes_failed_total", "sends_refused"),
         *("checkpoint_ms", "loop_rss_bytes", "storage_rss_bytes", "loop_cpu_us_total", "storage_cpu_us_total"),
-        # A struct with a table of its own.
-        "replication",
+        # Structs with tables of their own.
+        *("replication", "standing_pins"),
         # Numbers of rows of the log say nothing to a monitoring system that the commits do not.
         *("last_lsn", "durable_lsn"),
     }
@@ -188,6 +190,9 @@ def test_values_and_units() -> None:
         'cmqd_subscription_messages{account="a",state="in_retry",subscription="web",topic="news"} 2.0',
         'cmqd_subscription_oldest_message_age_seconds{account="a",subscription="web",topic="news"} 2.0',
         'cmqd_errors_total{error="queue_not_found"} 2.0',
+        'cmqd_backup_age_seconds{backup="nightly"} 90.0',
+        'cmqd_backup_interval_seconds{backup="nightly"} 60.0',
+        'cmqd_backup_gaps_total{backup="nightly"} 2.0',
         'cmqd_process_cpu_seconds_total{process="loop"} 2.5',
         'cmqd_commit_duration_seconds_bucket{le="0.0001"} 2.0',
         'cmqd_commit_duration_seconds_bucket{le="0.00025"} 3.0',

@@ -31,7 +31,8 @@ ROLE_OF: dict[str, str] = {
         " set_subscription_attributes unsubscribe retry_deliveries drop_deliveries retry_delivery drop_delivery"
         " rotate_secret create_schedule ensure_schedule set_schedule delete_schedule seal_segments"
         " list_audit_entries"
-        " list_connections list_waiting_receives get_settings",
+        " list_connections list_waiting_receives get_settings"
+        " pin_log list_pinned_segments release_pin set_standing_pin delete_standing_pin",
         "admin": "create_account list_accounts delete_account list_all_queues create_key create_role_key import_key"
         " list_keys set_key_enabled set_key_roles delete_key",
         "gateway": "get_key_secret watch_keys",
@@ -116,6 +117,11 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "locate": (("orders",), ["orders"]),
     "seal_segments": ((), []),
     "list_segments": ((), []),
+    "pin_log": ((), []),
+    "list_pinned_segments": ((1,), []),
+    "release_pin": ((1,), []),
+    "set_standing_pin": (("hourly", "", 0, "", 0, 60_000), []),
+    "delete_standing_pin": (("hourly",), []),
     "list_audit_entries": ((), []),
     "list_connections": ((), []),
     "list_waiting_receives": ((), []),

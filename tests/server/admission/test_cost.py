@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from cmqd.server.admission.sliced_work import SlicedWork
+from cmqd.server.handlers.pins import MAX_LIMIT
 from cmqd_protocol import messages as wire
 from cmqd_protocol.operations import OPERATIONS, Cost
 from support.costs.c_arguments import CArguments
@@ -108,11 +109,15 @@ def special_values(full: FullBroker) -> dict[type[wire.Request], dict[str, Any]]
         wire.CreateSchedule: {"schedule": "new", "attributes": schedule},
         wire.EnsureSchedule: {"body": b"x"},
         wire.DeleteSchedule: {"schedule": "schedule-0001"},
+        wire.ListPinnedSegments: {"pin_id": full.pin.pin_id, "limit": MAX_LIMIT},
+        wire.SetStandingPin: {"log_id": "", "lsn": 0, "start": "", "pinned_ms": 0, "every_ms": 60_000},
+        wire.ReleasePin: {"pin_id": full.pin.pin_id},
     }
 
 
 LAST: tuple[type[wire.Request], ...] = (
     wire.DeleteKey,
+    wire.DeleteStandingPin,
     wire.UnregisterChecker,
     wire.StartRedrive,
     wire.GetRedrive,

@@ -6,6 +6,7 @@ from typing import Any
 from cmqd.core.limits import Limits
 from cmqd.core.operations.topics.publish import PublishRequest
 from cmqd.core.outcome import Outcome
+from cmqd.server.log_upkeep.pins import Pins
 from support.core import alone
 from support.server.server_rig import RigClient, ServerRig
 
@@ -14,6 +15,7 @@ LIMITS = Limits()
 WAITING_SUBSCRIPTIONS = 40
 """Subscriptions to a URL that lack messages."""
 BATCH = LIMITS.max_batch
+SEGMENTS = 100_000
 URL = "https://example.com/hook"
 DAY_MS = 86_400_000
 
@@ -59,6 +61,11 @@ class FullBroker:
         for number in range(LIMITS.max_schedules_per_account - 10):
             attributes = {"queue": "queue-00000", "cron": "0 0 1 1 *"}
             self._done(broker.create_schedule(ACCOUNT, f"schedule-{number:04}", attributes, b"x", None, now_ms))
+        pin = self.rig.server.part(Pins).begin()
+        assert pin is not None
+        pin.numbers = range(1, SEGMENTS + 1)
+        self.pin = pin
+        """A copy of many segments."""
         await self.rig.turn(20)
 
     @property

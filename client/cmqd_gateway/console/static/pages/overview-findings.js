@@ -54,6 +54,7 @@ function valuesOf(figures, code) {
     bytes: figures.bytes === undefined ? '' : bytes(figures.bytes),
     budget: figures.budget_bytes === undefined ? '' : bytes(figures.budget_bytes),
     when: figures.at === undefined ? '' : whenText(figures.at),
+    backup: figures.backup ?? '',
     url: figures.endpoint?.includes('://') ? t('overview.to-url', { url: figures.endpoint }) : '',
     error: figures.last_error ? t('overview.with-error', { error: figures.last_error }) : '',
   };

@@ -108,6 +108,14 @@ export default {
     'Sends are refused: the disk is nearly full, {free} are free. Receives and deletes go on.',
     '磁盘即将写满（剩余 {free}），发送已被拒绝；接收和删除不受影响。',
   ],
+  'overview.finding.backup_old': [
+    'The last good copy of backup “{backup}” is {age} old. Is the program still running?',
+    '备份“{backup}”的最近一份有效副本已是 {age} 前的，请检查备份程序是否仍在运行。',
+  ],
+  'overview.finding.backup_gap': [
+    'Backup “{backup}” has a gap of the last {span}: rows were reclaimed before they were copied.',
+    '备份“{backup}”在最近 {span}内出现缺口：部分数据行在复制之前已被回收。',
+  ],
   'overview.finding.memory_promised': [
     'Dedup ids and sessions hold {bytes} of {budget} memory; an account with half of it gets no new dedup ids.',
     '去重 ID 和会话占用 {bytes} 内存（预算 {budget}）；占用过半的账号无法再使用新的去重 ID。',
