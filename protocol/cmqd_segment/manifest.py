@@ -148,6 +148,20 @@ class CacheOf(msgspec.Struct, frozen=True):
         return f"log {self.log_id}, shard {self.shard}"
 
 
+class Restored(msgspec.Struct, frozen=True, array_like=True):
+    """The restore of a log from a backup. In force until a row behind the restored rows is durable: the first start
+    writes that row, and tells clock and counters of the restore before.
+    """
+
+    lsn: int
+    """The last restored row."""
+    time_ms: int
+    """Broker time of that row, from which broker time goes on: not from the wall clock, by which messages would have
+    expired."""
+    aged_ms: int
+    """Age that sessions and dedup ids gain (``LogRestored.aged_ms``)."""
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """The files of a data folder, with their states; see the module."""
 
@@ -180,6 +194,8 @@ class Manifest(msgspec.Struct, frozen=True):
     then."""
     cache_of: CacheOf | None = None
     """Set in a folder of one of the ``CACHE_FORMATS``, and in no other."""
+    restored: Restored | None = None
+    """Set by ``cmqd restore``. Without effect once the log has a row above ``Restored.lsn``."""
 
 
 def current_format(cache_of: CacheOf | None) -> int:
