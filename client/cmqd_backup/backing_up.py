@@ -8,6 +8,7 @@ and size is taken as it is; a file that no run names was left by a run that was 
 
 import hashlib
 import stat
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -35,7 +36,13 @@ class Copied(NamedTuple):
 
 
 def back_up(
-    held: Held, store: Store, *, with_secrets: bool, pace: Pace, wall_ms: Callable[[], int], out: Callable[[str], object]
+    held: Held,
+    store: Store,
+    *,
+    with_secrets: bool,
+    pace: Pace,
+    wall_ms: Callable[[], int],
+    out: Callable[[str], object],
 ) -> Copied:
     """Make a run. The caller holds the folder and the store.
 
@@ -200,7 +207,4 @@ def _clock_at_end(held: Held, manifest: Manifest) -> RowTime:
     if manifest.checkpoints:
         start = checkpoint_time(held.folder / manifest.checkpoints[-1].file)
     paths = [held.folder / entry.file for entry in manifest.segments if entry.last_lsn > start.lsn]
-    last = start
-    for last in row_times(paths, start, held.last_lsn):
-        pass
-    return last
+    return deque(row_times(paths, start, held.last_lsn), maxlen=1).pop() if paths else start

@@ -31,8 +31,8 @@ of the broker: keep it as safe as the data folder.
 _RESTORE: Final = """Make a data folder from a backup: as of its last row, or as of a time.
 
 The log of the new folder has an id of its own. Its broker time goes on from the last row, so that no message expires
-because of the time since. Receipt handles that were given later than the time of the restore are refused. Keys are those
-of the backup: a key that was disabled or deleted since is valid again.
+because of the time since. Receipt handles that were given later than that row are refused. Keys are those of the
+backup: a key that was disabled or deleted since is valid again.
 """
 
 

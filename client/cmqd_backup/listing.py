@@ -59,7 +59,7 @@ def _spans(parts: Sequence[Stretch]) -> list[tuple[int, int]]:
     for part in parts:
         first_ms = part.run.wall_ms if first_ms is None else first_ms
         if not part.is_followed:
-            spans.append((first_ms, part.last_wall_ms))
+            spans.append((first_ms, part.until_ms))
             first_ms = None
     return spans
 

@@ -143,8 +143,7 @@ class _Restore:
         for name in (SEGMENTS, CHECKPOINTS):
             sync_folder(self._folder / name)
         sync_folder(self._folder)
-        write_manifest(self._folder, manifest)
-        (self._folder / MANIFEST_NAME).chmod(self._mode)
+        write_manifest(self._folder, manifest, self._mode)
         self._tell(stretch, last, manifest, keys)
         out(f"{self._folder} is restored: start its broker")
 
@@ -156,10 +155,10 @@ class _Restore:
         to_ms, newest = self._asked.to_ms, self._runs[-1]
         if to_ms is None:
             return parts[-1], RowTime(newest.last_lsn, newest.last_ms, newest.offset_ms)
-        if to_ms > newest.wall_ms:
+        if to_ms > newest.until_ms:
             raise Refused(
-                f"{shown_time(to_ms)} is after the last row of the backup, which is of {shown_time(newest.wall_ms)}."
-                " Without --to-time the restore goes up to that row"
+                f"{shown_time(to_ms)} is after the newest run of the backup, which has the log up to"
+                f" {shown_time(newest.until_ms)}. Without --to-time the restore goes up to its last row"
             )
         before = [part for part in parts if part.run.wall_ms <= to_ms]
         if not before:
@@ -170,15 +169,18 @@ class _Restore:
         stretch = before[-1]
         run = stretch.run
         last = end = RowTime(run.last_lsn, run.last_ms, run.offset_ms)
-        paths = [self._fetch_segment(entry) for entry in stretch.segments(stretch.last_lsn) if entry.last_lsn > last.lsn]
+        paths = [
+            self._fetch_segment(entry) for entry in stretch.segments(stretch.last_lsn) if entry.last_lsn > last.lsn
+        ]
         for end in row_times(paths, last, stretch.last_lsn):
             if end.wall_ms <= to_ms:
                 last = end
-        if stretch.following is not None and not stretch.is_followed and last is end and to_ms > end.wall_ms:
+        until_ms = run.until_ms if end.lsn == run.last_lsn else end.wall_ms
+        if stretch.following is not None and not stretch.is_followed and last is end and to_ms > until_ms:
             (gap,) = [gap for gap in gaps(parts) if gap.first_lsn == stretch.last_lsn + 1]
             raise Refused(
                 f"{shown_time(to_ms)} is in a gap of the backup: rows {gap.first_lsn} to {gap.last_lsn} are not all"
-                f" there. The nearest times are {shown_time(end.wall_ms)} and {shown_time(gap.until_ms)}"
+                f" there. The nearest times are {shown_time(until_ms)} and {shown_time(gap.until_ms)}"
             )
         return stretch, last
 
@@ -325,4 +327,3 @@ class _Restore:
             out(f"accounts: as of {shown_time(stretch.run.ended_ms)}; these keys are valid again:")
         for key in keys:
             out(f"  {key}")
-

@@ -59,6 +59,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.last_ms + self.offset_ms
 
     @property
+    def until_ms(self) -> int:
+        """The latest time of which the run is the log: without a row since the last one, the begin of the run."""
+        return max(self.wall_ms, self.began_ms)
+
+    @property
     def files(self) -> list[StoredFile]:
         """All files that the run needs."""
         files = [stored_segment(entry) for entry in self.manifest.segments]

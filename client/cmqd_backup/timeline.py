@@ -1,7 +1,7 @@
 """The times that a backup can restore: pure, from its runs.
 
-A run has every message that was wanted at its last row. Rows behind that row lead to later times, as far as the next run
-has them without a gap: rows between two runs are gone if the broker reclaimed them before the second.
+A run has every message that was wanted at its last row. Rows behind that row lead to later times, as far as the next
+run has them without a gap: rows between two runs are gone if the broker reclaimed them before the second.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ class Stretch(NamedTuple):
     following: Run | None
     """The run that has the rows behind ``run``; None for the newest run."""
     last_lsn: int
-    last_wall_ms: int
-    """Time of the last row, by the clock of ``run``: right to a change of the clock's offset in between."""
+    until_ms: int
+    """The last time, by the clock of ``run``: right to a change of the clock's offset in between."""
 
     @property
     def is_followed(self) -> bool:
@@ -52,21 +52,21 @@ def stretches(runs: Sequence[Run]) -> list[Stretch]:
     found: list[Stretch] = []
     for index, run in enumerate(runs):
         following = runs[index + 1] if index + 1 < len(runs) else None
-        last_lsn, last_wall_ms = run.last_lsn, run.wall_ms
+        last_lsn, until_ms = run.last_lsn, run.until_ms
         if following is not None:
             for entry in following.manifest.segments:
                 if entry.first_lsn <= last_lsn + 1 <= entry.last_lsn:
-                    last_lsn, last_wall_ms = entry.last_lsn, entry.last_ms + run.offset_ms
+                    last_lsn, until_ms = entry.last_lsn, entry.last_ms + run.offset_ms
             if last_lsn == following.last_lsn:
-                last_wall_ms = following.wall_ms
-        found.append(Stretch(run, following, last_lsn, last_wall_ms))
+                until_ms = following.wall_ms
+        found.append(Stretch(run, following, last_lsn, until_ms))
     return found
 
 
 def gaps(parts: Sequence[Stretch]) -> list[Gap]:
     """Return the gaps between stretches, ascending."""
     return [
-        Gap(part.last_wall_ms, part.following.wall_ms, part.last_lsn + 1, part.following.last_lsn)
+        Gap(part.until_ms, part.following.wall_ms, part.last_lsn + 1, part.following.last_lsn)
         for part in parts
         if part.following is not None and not part.is_followed
     ]

@@ -263,14 +263,18 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: Manifest, mode: int | None = None) -> None:
     """Replace the manifest; on return the new manifest is durable. Blocks for two fsyncs. Raises OSError and leaves the
     old manifest.
+
+    ``mode``: of the first manifest of a folder; None = by the mask of this process. A later manifest keeps its mode.
     """
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1).removesuffix(b"\n}")
     text = content + f',\n "checksum": "{_checksum(content)}"\n}}\n'.encode()
     temporary = folder / f"{MANIFEST_NAME}.tmp"
     with temporary.open("wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         with contextlib.suppress(FileNotFoundError):
             # The mode of the manifest is the mode of the folder's files, with any mask of this process.
             os.fchmod(file.fileno(), stat.S_IMODE((folder / MANIFEST_NAME).stat().st_mode))

@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from cmqd_backup import copying, restoring
+from cmqd_backup.moments import shown_time
 from cmqd_backup.runs import read_runs
 from cmqd_backup.stores import FolderStore
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, Restored, read_manifest, write_manifest
@@ -78,7 +79,7 @@ async def test_a_restored_folder_is_a_log_of_its_own_with_every_row(log: Growing
     assert manifest.restored.aged_ms > 0
     assert (target / "accounts.json").read_bytes() == (log.folder / "accounts.json").read_bytes()
     assert (target / "accounts.json").stat().st_mode & 0o777 == 0o600
-    assert f"broker time at that row: {restoring.shown_time(wall(5))}" in ended.lines
+    assert f"broker time at that row: {shown_time(wall(5))}" in ended.lines
     assert not (target / restoring.UNFINISHED).exists()
     assert await bodies_of(target) == expected(5)
 
@@ -171,7 +172,7 @@ async def test_the_log_is_cut_after_the_last_row_at_or_before_the_time(
     ended = command("restore", backup, target, "--to-time", at(wall(row) + 999))
 
     assert ended.code == 0, ended.error
-    assert f"last row: {row}, at {restoring.shown_time(wall(row))}" in ended.lines
+    assert f"last row: {row}, at {shown_time(wall(row))}" in ended.lines
     assert f"cut off: rows {row + 1} to 8 of the backup" in ended.lines
     assert await bodies_of(target) == expected(row)
     assert len(list((target / "segments").glob("*.db"))) >= 2
@@ -187,8 +188,8 @@ async def test_the_time_is_that_of_the_wall_clock(log: GrowingLog, backup: Path,
 
     ended = command("restore", backup, target, "--to-time", at(wall(4) + hour_ms))
 
-    assert f"last row: 4, at {restoring.shown_time(wall(4) + hour_ms)}" in ended.lines
-    assert f"broker time at that row: {restoring.shown_time(wall(4))}" in ended.lines
+    assert f"last row: 4, at {shown_time(wall(4) + hour_ms)}" in ended.lines
+    assert f"broker time at that row: {shown_time(wall(4))}" in ended.lines
     assert await bodies_of(target) == expected(4)
 
 
@@ -196,12 +197,16 @@ async def test_times_outside_of_the_backup_are_refused_with_the_nearest(log: Gro
     await log.grow(4)
     command("backup", log.folder, "--to", backup)
 
+    (run,) = read_runs(FolderStore(backup))[0]
     early = command("restore", backup, target, "--to-time", at(wall(4) - 1))
-    late = command("restore", backup, target, "--to-time", at(wall(4) + 1))
+    late = command("restore", backup, target, "--to-time", at(run.began_ms + 1))
+    idle = command("restore", backup, target, "--to-time", at(run.began_ms))
 
     assert (early.code, late.code) == (4, 4)
-    assert f"before the first time that the backup can restore, which is {restoring.shown_time(wall(4))}" in early.error
-    assert f"after the last row of the backup, which is of {restoring.shown_time(wall(4))}" in late.error
+    assert f"before the first time that the backup can restore, which is {shown_time(wall(4))}" in early.error
+    assert f"after the newest run of the backup, which has the log up to {shown_time(run.began_ms)}" in late.error
+    # No row came between the last one and the run: the run is the log of that time too.
+    assert (idle.code, f"last row: 4, at {shown_time(wall(4))}" in idle.lines) == (0, True)
 
 
 async def test_a_time_in_a_gap_is_refused_with_both_neighbours(log: GrowingLog, backup: Path, target: Path):
@@ -217,12 +222,12 @@ async def test_a_time_in_a_gap_is_refused_with_both_neighbours(log: GrowingLog, 
 
     assert refused.code == 4
     assert "is in a gap of the backup: rows 5 to 10 are not all there" in refused.error
-    assert f"nearest times are {restoring.shown_time(wall(4))} and {restoring.shown_time(wall(10))}" in refused.error
+    assert f"nearest times are {shown_time(wall(4))} and {shown_time(wall(10))}" in refused.error
     assert before.code == 0, before.error
     assert await bodies_of(target) == expected(4)
-    assert f"  {restoring.shown_time(wall(2))} to {restoring.shown_time(wall(4))}\n" in listed
-    assert f"  {restoring.shown_time(wall(10))}\n" in listed
-    assert f"{restoring.shown_time(wall(4))} to {restoring.shown_time(wall(10))}: rows 5 to 10" in listed
+    assert f"  {shown_time(wall(2))} to {shown_time(wall(4))}\n" in listed
+    assert f"  {shown_time(wall(10))} to " in listed
+    assert f"{shown_time(wall(4))} to {shown_time(wall(10))}: rows 5 to 10" in listed
 
 
 def test_a_text_that_is_no_time_is_refused(backup: Path, target: Path):
@@ -250,7 +255,8 @@ async def test_a_backup_that_was_cut_or_changed_is_refused(log: GrowingLog, back
         assert "does not match its checksum" in ended.error or "is missing" in ended.error
         assert not (target / "manifest").exists()
         # Its size tells a file that was cut; a changed byte shows when the file is read.
-        assert command("backup", "list", backup).code == (0 if broken is not None and len(broken) == len(content) else 8)
+        has_right_size = broken is not None and len(broken) == len(content)
+        assert command("backup", "list", backup).code == (0 if has_right_size else 8)
     path.write_bytes(content)
     assert command("restore", backup, target).code == 0
     assert await bodies_of(target) == expected(4)
@@ -309,13 +315,15 @@ async def test_a_damaged_segment_is_not_copied(log: GrowingLog, backup: Path):
 
 
 async def test_folders_that_cannot_be_backed_up_are_refused(log: GrowingLog, backup: Path, tmp_path: Path):
-    await log.grow(2)
+    await log.grow(4)
     manifest = read_manifest(log.folder)
     cases = {
         "did not stop in order": structs.replace(manifest, clean=False),
         "is a cache of": structs.replace(manifest, format=CACHE_FORMAT, cache_of=CacheOf(manifest.log_id, 0)),
         "has a log without an id": structs.replace(manifest, log_id=""),
         "rows 1 to 2 are in no file": structs.replace(manifest, segments=manifest.segments[1:]),
+        "no checkpoint": structs.replace(manifest, segments=manifest.segments[1:], dropped=[(1, 2)]),
+        "is empty": structs.replace(manifest, segments=[]),
     }
 
     for text, changed in cases.items():
@@ -351,6 +359,22 @@ def test_a_place_without_a_backup_is_refused(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_file_of_a_run_that_was_killed_is_read_before_it_counts(log: GrowingLog, backup: Path, target: Path):
+    await log.grow(4)
+    command("backup", log.folder, "--to", backup)
+    (backup / "runs/00000001.json").unlink()
+    kept, torn = sorted((backup / "segments").iterdir())
+    torn.write_bytes(torn.read_bytes()[:-1] + b"?")
+    (backup / "segments/.x.part").touch()
+
+    ended = command("backup", log.folder, "--to", backup)
+
+    assert " 1 new files" in ended.lines
+    assert sorted((backup / "segments").iterdir()) == [kept, torn]
+    assert command("restore", backup, target).code == 0
+    assert await bodies_of(target) == expected(4)
+
+
 # ---------------------------------------------------------------------- kills and full disks
 
 
@@ -380,17 +404,24 @@ FAILURES = [Killed(), OSError(errno.ENOSPC, "No space left on device")]
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["killed", "full"])
 async def test_a_backup_that_ends_in_the_middle_is_not_there(
-    log: GrowingLog, backup: Path, target: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+    log: GrowingLog,
+    backup: Path,
+    target: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
 ):
     await log.grow(2)
     command("backup", log.folder, "--to", backup)
     await log.grow(5, checkpoint=True)
-    steps = 0
+    first = tmp_path / "first"
+    backup.rename(first)
 
-    while True:
-        runs_before = len(read_runs(FolderStore(backup))[0])
+    for step in range(100):
+        shutil.rmtree(backup, ignore_errors=True)
+        shutil.copytree(first, backup)
         try:
-            with killed_at(steps, monkeypatch, failure):
+            with killed_at(step, monkeypatch, failure):
                 ended = command("backup", log.folder, "--to", backup)
         except Killed:
             ended = None
@@ -400,10 +431,11 @@ async def test_a_backup_that_ends_in_the_middle_is_not_there(
             break
         assert ended is None or "No space left" in ended.error
         # The last fsync is of the folder with the run: the run is there then, and whole.
-        assert len(runs) - runs_before in (0, 1)
-        steps += 1
+        assert len(runs) in (1, 2)
+        assert command("backup", log.folder, "--to", backup).code == 0
+        assert command("backup", "list", backup).code == 0
 
-    assert steps > 8
+    assert step > 8
     assert command("restore", backup, target).code == 0
     assert await bodies_of(target) == expected(7)
 

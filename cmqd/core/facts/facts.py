@@ -78,15 +78,10 @@ class Facts:
 
     def apply_restored(self, record: LogRestored, lsn: int = 0) -> None:
         """Age the promises to producers: their lives went on by the wall clock, while broker time stood still."""
-        aged_ms = record.aged_ms
-        tables = [
-            queue.dedup_ids
-            for queue in self.queues.by_id.values()
-            if queue.has_dedup_ids and (not lsn or lsn > queue.slice_lsn)
-        ]
+        for queue in self.queues.by_id.values():
+            if queue.has_dedup_ids and (not lsn or lsn > queue.slice_lsn):
+                queue.dedup_ids.age(record.aged_ms)
         for topic in self.topics.by_id.values():
             if topic.known_dedup_ids is not None and (not lsn or lsn > topic.slice_lsn):
-                tables.append(topic.known_dedup_ids)
-        for table in tables:
-            table.age(aged_ms)
-        self.promises.sessions.age(aged_ms, lsn)
+                topic.known_dedup_ids.age(record.aged_ms)
+        self.promises.sessions.age(record.aged_ms, lsn)

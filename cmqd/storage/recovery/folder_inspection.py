@@ -147,8 +147,8 @@ class Recovered:
         catalog.log_id = manifest.log_id or new_log_id()
         catalog.former_log_ids = manifest.former_log_ids
         catalog.cache_of = manifest.cache_of
-        # The manifests of this start keep the restore until its first row is durable: a start that ended before that row
-        # would otherwise let the next start read the wall clock.
+        # The manifests of this start keep the restore, because its first row may never become durable: the next start
+        # would then read the wall clock.
         catalog.restored = self.restored
         catalog.starts = manifest.starts
         catalog.standing_pins = manifest.standing_pins

@@ -78,6 +78,7 @@ def test_dedup_ids_and_sessions_age_by_the_time_of_the_wall_clock(crashes: int):
     for _ in range(crashes):
         young, old = young.crash(), old.crash()
     for rig in (young, old):
+        rig.tick()
         send_named(rig, b"1", "order 1")
         rig.send(b"2", session=7, sequence=1)
 
