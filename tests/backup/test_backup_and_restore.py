@@ -4,7 +4,7 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -383,7 +383,7 @@ class Killed(BaseException):
 
 
 @contextmanager
-def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> Iterator[None]:
+def killed_at(step: int, monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> Generator[None]:
     """End the program at the ``step``-th fsync, from 0."""
     real, calls = os.fsync, 0
 
@@ -417,6 +417,7 @@ async def test_a_backup_that_ends_in_the_middle_is_not_there(
     first = tmp_path / "first"
     backup.rename(first)
 
+    step = 0
     for step in range(100):
         shutil.rmtree(backup, ignore_errors=True)
         shutil.copytree(first, backup)

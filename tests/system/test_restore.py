@@ -13,6 +13,7 @@ import pytest
 
 from cmqd_client import connect
 from cmqd_client.errors import ReceiptHandleInvalid
+from cmqd_client.results import MessageId
 from support.backup.growing_log import command
 from support.processes.running_server import RunningServer
 from support.server.lived_log import HOUR_MS, lived
@@ -77,7 +78,7 @@ async def send_one(url: str) -> None:
         await (await client.ensure_queue("orders")).send(b"order 1")
 
 
-async def send_and_receive(url: str) -> tuple[str, str]:
+async def send_and_receive(url: str) -> tuple[MessageId, int]:
     """Send a message and receive both; return the id and the handle of the newer."""
     async with connect(url) as client:
         queue = client.queue("orders")
@@ -87,7 +88,7 @@ async def send_and_receive(url: str) -> tuple[str, str]:
         return newer.id, newer.receipt_handle
 
 
-async def check_refusal(url: str, message_id: str, handle: str) -> None:
+async def check_refusal(url: str, message_id: MessageId, handle: int) -> None:
     async with connect(url) as client:
         queue = client.queue("orders")
         assert (await queue.send(b"order 3")).id != message_id
