@@ -120,8 +120,8 @@ def _manifest_upto(held: Held) -> Manifest:
         checkpoints=checkpoints,
         dropped=dropped,
         losses=losses,
-        cache_of=None,
         restored=None,
+        standing_pins=[],
     )
 
 
