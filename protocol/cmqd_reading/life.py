@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from cmqd_reading.births import index_in, may_store
 from cmqd_reading.events import Event, Stored, stored_in
 from cmqd_reading.life_events import LifeEvents
@@ -54,6 +56,7 @@ from cmqd_segment.rows import stored_messages
 from cmqd_types.histories import LifeEvent, LifeKind, LifePlace, MessageHistory
 from cmqd_types.messages import REDRIVE, CopyOf, Headers, Origin
 
+_ANY_ROW: Final = re.compile(b"")
 _TRACE_PARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 REPLAY_MARK: Final = "cmqd-replayed-from"
 """Header of a replayed message: ``queue/message id/time of its send`` of its source."""
@@ -61,6 +64,10 @@ REPLAY_MARK: Final = "cmqd-replayed-from"
 
 def _no_name(number: int) -> str:
     return ""
+
+
+def _tag_of(record: type[Any]) -> bytes:
+    return re.escape(bytes((record.__struct_config__.tag,)))
 
 
 def _trace_parent(headers: Headers | None) -> str:
@@ -80,8 +87,13 @@ class Life:
                 not known.
         """
         self._asked = path[-1]
-        self._awaited = set(path)
-        """Ids whose store may come: of the path, and of half messages, which are stored again by a commit."""
+        self._path = tuple(path)
+        self._awaited = {path[0]}
+        """Ids whose store may come without a record that names another id of the message: the first, that of a half
+        message, which its commit stores again, and that of a late copy."""
+        self._pattern: re.Pattern[bytes] | None = None
+        """Finds the rows that may name the message; None = no row does. To be made anew if ``_is_changed``."""
+        self._is_changed = True
         self._names: dict[int, str] = {}
         self._find_name = find_name
         self._by_id: dict[int, Place] = {}
@@ -117,10 +129,40 @@ class Life:
         """Ids of which a store may come."""
         return frozenset(self._awaited)
 
+    def may_name(self, meta: bytes) -> bool:
+        """Return False if the encoded records of the next row surely do not name the message: the row may be left out.
+
+        A record begins with its tag and the id of its queue or topic, so a search for these bytes takes the place of
+        the decoder. The names of queues that are created in rows left out are not noted.
+        """
+        if self._is_changed:
+            self._is_changed = False
+            self._pattern = self._new_pattern()
+        return self._pattern is not None and self._pattern.search(meta) is not None
+
+    def _new_pattern(self) -> re.Pattern[bytes] | None:
+        halves = {place.message_id for place in self._by_id.values() if place.state == "half"}
+        if self._awaited - halves:
+            return _ANY_ROW
+        numbers = {place.queue_id for place in self._by_id.values() if place.is_live or place.can_return}
+        for topic_id, publishes in self._publishes.items():
+            if any(publish.waiting for publish in publishes):
+                numbers.add(topic_id)
+        if not numbers:
+            return None
+        ids = b"|".join(re.escape(msgspec.msgpack.encode(number)) for number in sorted(numbers))
+        return re.compile(b"[" + self._TAGS + b"](?:" + ids + b")", re.DOTALL)
+
+    @property
+    def is_over(self) -> bool:
+        """True if no later record can name the message."""
+        return self._new_pattern() is None
+
     def feed(self, lsn: int, time_ms: int, records: Sequence[AnyRecord]) -> None:
         """Take the records of a row; rows ascend."""
         self._lsn, self._time_ms, self._row, self._stored = lsn, time_ms, records, None
         self._late.clear()
+        self._is_changed = True
         places_of, publishes_of = self._places, self._publishes
         record: Any
         for record in records:
@@ -323,7 +365,7 @@ class Life:
     def _copies_in(self, stored: Stored, first_original: int) -> list[int]:
         """Return the messages of a run of copies that are followed and not known yet."""
         run = stored.run
-        indexes = [one - run.first_message_id for one in self._awaited]
+        indexes = [one - run.first_message_id for one in self._path]
         if self._asked in self._published_ids:
             indexes.append(self._asked - first_original)
         known = self._by_id
@@ -342,6 +384,8 @@ class Life:
         waiting = {number for number, messages in waiting_sets(record) if messages >> bit & 1}
         publish = Publish(topic, position, message_id, waiting if message_id == self._asked else set())
         self._awaited.discard(message_id)
+        # The copy on the path is in this record, or comes late.
+        self._awaited.update(self._path[1:2])
         self._published_ids.add(message_id)
         self._publishes.setdefault(record.topic_id, []).append(publish)
         copies = sum(
@@ -560,6 +604,7 @@ class Life:
         TopicMessagesExpired: _topic_expired,
         Unsubscribed: _unsubscribed,
     }
+    _TAGS: ClassVar = b"".join(map(_tag_of, (*_OF_QUEUES, *_OF_TOPICS)))
 
 
 _KINDS: Final = {

@@ -2,6 +2,9 @@
 
 import random
 
+import msgspec
+from msgspec import structs
+
 from cmqd_reading.births import birth_in, births_in
 from cmqd_reading.life import Life
 from cmqd_segment.records import AnyRecord
@@ -10,6 +13,7 @@ from support.cases import each_case
 from support.core.busy_rig import busy_rig
 
 LIVES = 60
+encode = msgspec.msgpack.encode
 OF_RANGES = {LifeKind.EXPIRED, LifeKind.CLEARED, LifeKind.QUEUE_DELETED, LifeKind.REWOUND, LifeKind.DELIVERY_DROPPED}
 """Kinds of events that may come from a record of a range, which need the state of the message."""
 
@@ -60,3 +64,33 @@ def test_each_certain_event_is_true_and_no_named_event_is_left_out(seed: int) ->
         later = [event for event in partial if lost and event.lsn > lost[0].lsn]
         assert not later or any(event.kind == LifeKind.ROWS_MISSING for event in partial)
     assert told > LIVES
+
+
+@each_case("seed", range(20))
+def test_rows_that_do_not_name_the_message_may_be_left_out(seed: int) -> None:
+    choose = random.Random(seed)
+    rig, _ = busy_rig(seed, 150)
+    rows = rig.log.rows
+    metas = [encode(records) for records in rows]
+    births = {birth.message_id: birth for records in rows for birth in births_in(records)}
+    left_out = 0
+    for message_id in choose.sample(sorted(births), LIVES // 2):
+        path = [message_id]
+        while parent := births[path[0]].parent_id:
+            path.insert(0, parent)
+        life, whole = Life(path), Life(path)
+        for lsn, (records, meta) in enumerate(zip(rows, metas, strict=True), 1):
+            whole.feed(lsn, lsn, records)
+            if life.may_name(meta):
+                life.feed(lsn, lsn, records)
+            else:
+                left_out += 1
+
+        def nameless(event: LifeEvent) -> LifeEvent:
+            return structs.replace(event, queue="", from_queue="", subscription="", schedule="")
+
+        found, expected = life.result(len(rows), 0), whole.result(len(rows), 0)
+        assert list(map(nameless, found.events)) == list(map(nameless, expected.events))
+        assert [place.state for place in found.places] == [place.state for place in expected.places]
+        assert whole.is_over == life.is_over
+    assert left_out > len(rows)

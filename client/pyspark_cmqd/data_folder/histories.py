@@ -57,7 +57,7 @@ class HistoryReader:
         self._folder = Folder(path)
         self._view = self._folder.view(include_active=not self._folder.is_remote)
         self._names = {source.id: source.name for source in self._view.names}
-        self._has_read_checkpoints = False
+        self._has_read_checkpoints = self._has_searched = False
         self.opened = 0
         """Number of times that a segment was opened."""
 
@@ -76,12 +76,15 @@ class HistoryReader:
         for extent in self._view.extents:
             if extent.last_lsn < start:
                 continue
-            for lsn, time_ms, records in self._rows(extent, start - 1):
+            if life.is_over:
+                break
+            for lsn, time_ms, meta in self._metas(extent, start - 1):
                 if lsn > expected:
                     life.miss(expected, lsn - 1)
-                life.feed(lsn, time_ms, records)
                 expected = lsn + 1
-        if expected <= self._view.hi:
+                if life.may_name(meta):
+                    life.feed(lsn, time_ms, decoded(extent, lsn, meta))
+        if expected <= self._view.hi and not life.is_over:
             life.miss(expected, self._view.hi)
         last_ms = max((extent.last_ms for extent in self._view.extents), default=0)
         history = life.result(self._view.hi, last_ms)
@@ -213,20 +216,26 @@ class HistoryReader:
     def _rows(
         self, extent: SegmentEntry, above: int, upto: int | None = None
     ) -> Iterator[tuple[int, int, list[AnyRecord]]]:
+        for lsn, time_ms, meta in self._metas(extent, above, upto):
+            yield lsn, time_ms, decoded(extent, lsn, meta)
+
+    def _metas(self, extent: SegmentEntry, above: int, upto: int | None = None) -> Iterator[tuple[int, int, bytes]]:
         with self._folder.opened(extent) as raw:
             self.opened += 1
             if is_sealed(extent):
                 for number, _, name, _ in read_names(raw):
                     self._names.setdefault(number, name)
-            for lsn, time_ms, meta in metas(
-                self._folder, raw, extent, above, extent.last_lsn if upto is None else upto
-            ):
-                yield lsn, time_ms, decoded(extent, lsn, meta)
+            yield from metas(self._folder, raw, extent, above, extent.last_lsn if upto is None else upto)
 
     def _name_of(self, number: int) -> str:
         if number not in self._names and not self._has_read_checkpoints:
             self._has_read_checkpoints = True
             self._read_checkpoints()
+        if number not in self._names and not self._has_searched:
+            # The row of a creation may be among the rows that do not name the message.
+            self._has_searched = True
+            for source in read_catalog(self._folder, self._view).sources.values():
+                self._names.setdefault(source.id, source.name)
         return self._names.get(number, "")
 
     def _read_checkpoints(self) -> None:
