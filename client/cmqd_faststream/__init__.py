@@ -21,7 +21,7 @@ How the things of FastStream map to the broker's:
 :class:`TestCmqBroker` runs handlers without a server. Delivery is at least once.
 """
 
-from cmqd_types.extras import missing_extra
+from cmqd_types.sentences import missing_extra
 
 try:
     from cmqd_faststream.broker import CmqBroker

@@ -25,7 +25,7 @@ The transport runs asyncio in a thread of its own, one per process. It is made f
 prefork, solo and threads), not for gevent and eventlet.
 """
 
-from cmqd_types.extras import missing_extra
+from cmqd_types.sentences import missing_extra
 
 try:
     from kombu.transport import TRANSPORT_ALIASES

@@ -21,7 +21,7 @@ Delivery is at least once. There is no result backend: results go to a backend o
 ``taskiq-redis``.
 """
 
-from cmqd_types.extras import missing_extra
+from cmqd_types.sentences import missing_extra
 
 try:
     from cmqd_taskiq.broker import CmqBroker

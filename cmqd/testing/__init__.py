@@ -10,7 +10,7 @@ Both need the extra ``cmqd[server]``. The fixtures ``cmqd_broker``, ``cmqd_clien
 ``cmqd_process`` of ``cmqd.pytest_plugin`` are there wherever cmqd is installed beside pytest.
 """
 
-from cmqd_types.extras import missing_extra
+from cmqd_types.sentences import missing_extra
 
 try:
     from cmqd.testing.broker_process import BrokerNotReadyError, BrokerProcess

@@ -228,3 +228,9 @@ def moment_of(milliseconds: int) -> datetime | None:
 
 NATIVE: Final = Words(str, readable_duration, iso_time, readable_size, "; use ensure, or another name")
 """Words of the protocol, in the text of the error frame."""
+
+
+def missing_extra(module: str, extra: str, missing: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return the error of a module whose extra is not installed; to be raised ``from None``."""
+    library = (missing.name or "").partition(".")[0]
+    return ModuleNotFoundError(f"{module} needs {library}: pip install 'cmqd[{extra}]'", name=missing.name)

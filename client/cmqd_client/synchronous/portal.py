@@ -22,7 +22,7 @@ from cmqd_client.consumers.running import SignalScope, chained
 from cmqd_client.errors import ClientClosed
 from cmqd_client.queue import ConsumedMessage
 from cmqd_client.transactions.check_answers import result_of
-from cmqd_types.extras import missing_extra
+from cmqd_types.sentences import missing_extra
 
 try:
     import anyio
