@@ -13,7 +13,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from cmq_cli.commands import bench, completion, connection, console, import_cmq, message, schedule, server, tail
 from cmq_cli.commands.access import account, audit, context, key
-from cmq_cli.commands.log import history, reconcile, replay, segment
+from cmq_cli.commands.log import history, pin, reconcile, replay, segment
 from cmq_cli.commands.queues import deadletter, queue, rewind, transaction
 from cmq_cli.commands.topics import publish, subscription, topic
 from cmq_cli.exitcodes import HELP, CommandFailed, ExitCode, exit_code
@@ -44,7 +44,7 @@ _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Queues": (queue.app, rewind.rewind, deadletter.app, deadletter.redrive, transaction.app),
     "Topics": (topic.app, subscription.app, publish.publish),
     "Schedules": (schedule.app,),
-    "Log": (history.history, segment.app, replay.replay, reconcile.reconcile),
+    "Log": (history.history, segment.app, pin.app, replay.replay, reconcile.reconcile),
     "Load": (bench.app,),
     "Migration": (import_cmq.import_cmq,),
     "Access": (account.app, key.app, audit.app, context.app),

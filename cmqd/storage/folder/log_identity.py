@@ -45,8 +45,14 @@ def give_new_log_id(path: Path) -> Manifest:
             if manifest.cache_of is not None:
                 raise WrongFolder(f"{path} is a cache of {manifest.cache_of}, and its id is that of the engine")
             former = [*manifest.former_log_ids, manifest.log_id] if manifest.log_id else manifest.former_log_ids
+            # Without standing pins: the backups are of the old log, and the broker would refuse their rows.
             changed = structs.replace(
-                manifest, format=MANIFEST_FORMAT, log_id=new_log_id(), former_log_ids=former, starts=[]
+                manifest,
+                format=MANIFEST_FORMAT,
+                log_id=new_log_id(),
+                former_log_ids=former,
+                starts=[],
+                standing_pins=[],
             )
             write_manifest(path, changed)
             return changed

@@ -14,6 +14,7 @@ from cmqd_segment.checkpoint_file import verify_checkpoint
 from cmqd_segment.manifest import (
     MAX_STARTS,
     Manifest,
+    StandingPinEntry,
     StartEntry,
     read_manifest,
     start_of,
@@ -189,11 +190,13 @@ async def _in_thread(folder: Path) -> Manifest:
 
 
 def test_the_command_tells_the_old_id_and_the_new_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_manifest(tmp_path, Manifest(clean=True, log_id="a" * 32))
+    pins = [StandingPinEntry("hourly", 1, 60_000)]
+    write_manifest(tmp_path, Manifest(clean=True, log_id="a" * 32, standing_pins=pins))
 
     assert main(["new-log-id", "--data", str(tmp_path)]) == 0
 
     given = read_manifest(tmp_path).log_id
+    assert read_manifest(tmp_path).standing_pins == []
     assert f"has the id {given}; before: {'a' * 32}" in capsys.readouterr().out
 
 
