@@ -420,10 +420,15 @@ class OpenLog:
         await self.sealer.drained()
         self._control.send(ipc.Answered(request_id, []))
 
-    def hold_checkpoint(self) -> HeldCheckpoint | None:
-        """Keep the newest checkpoint until its release."""
+    def hold_checkpoint(self, request_id: int) -> None:
+        """Keep the newest checkpoint of this moment until its release."""
         entry = self.checkpoints.hold()
-        return None if entry is None else HeldCheckpoint(entry.number, entry.lsn)
+        self._start(self._tell_held(request_id, None if entry is None else HeldCheckpoint(entry.number, entry.lsn)))
+
+    async def _tell_held(self, request_id: int, held: HeldCheckpoint | None) -> None:
+        # The manifest that lists the checkpoint may still be on its way to the disk, and the copy reads the manifest.
+        await self.catalog.save()
+        self._control.send(ipc.CheckpointHeld(request_id, held))
 
     def release_checkpoint(self, number: int) -> None:
         """End a hold."""

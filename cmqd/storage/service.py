@@ -189,7 +189,7 @@ class StorageService:
             case ipc.DescribeActive(request_id):
                 self._start(self._describe_active(request_id))
             case ipc.HoldCheckpoint(request_id):
-                self._control.send(ipc.CheckpointHeld(request_id, self.log.hold_checkpoint()))
+                self.log.hold_checkpoint(request_id)
             case ipc.ReleaseCheckpoint(number):
                 self.log.release_checkpoint(number)
             case ipc.FindStart(request_id, lsn):

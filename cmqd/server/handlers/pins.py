@@ -45,7 +45,6 @@ class PinRequests:
     audit_entries: AuditEntries
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     schedule: Callable[[], None]
-    now_ms: Callable[[], int]
     epoch: int
     """Epoch of the lead; 0 without redundancy."""
 
@@ -71,7 +70,7 @@ class PinRequests:
         pins = self.pins
         try:
             # In one turn of the loop: a checkpoint that ends behind this call may hold facts of rows above the pin.
-            pin.lsn, time_ms = self.log.last_lsn, self.now_ms()
+            pin.lsn, time_ms = self.log.last_lsn, pins.now_ms()
             held = await log.hold_checkpoint()
             if not pins.lives(pin):
                 if held is not None:

@@ -103,6 +103,9 @@ async def test_every_administrative_operation_leaves_one_entry(tmp_path: Path) -
     await do(wire.DeleteKey, made_id, "shop", name=made_id)
     await do(wire.DeleteAccount, "shop", name="shop")
 
+    await admin.expect(wire.StandingPinSet, wire.SetStandingPin, "hourly", "", 0, "", 0, 60_000)
+    await do(wire.DeleteStandingPin, "hourly", name="hourly")
+
     entries = await trail(admin, limit=1000)
     assert made == requests_of(lambda operation: operation.is_in_trail), "every operation of the set is tried here"
     assert short(entries) == done
