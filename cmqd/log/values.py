@@ -13,7 +13,6 @@ from typing import TypeAlias
 import msgspec
 
 from cmqd_segment.checkpoint import AnyPart
-from cmqd_segment.manifest import Restored
 from cmqd_segment.records import AnyRecord, PublishedMessage, Runs, StoredMessage
 from cmqd_types.metrics import DURATIONS_US, SIZES, Histogram, histogram
 
@@ -46,7 +45,7 @@ class Finding(msgspec.Struct, frozen=True, array_like=True):
 
     kind: str
     """``unclean_stop``, ``torn_tail``, ``damaged``, ``missing``, ``set_aside``, ``lost``, ``checkpoint_damaged``,
-    ``format_raised`` or ``modes_kept``"""
+    ``side_file``, ``format_raised`` or ``modes_kept``"""
     text: str
 
 
@@ -65,8 +64,6 @@ class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
     findings: tuple[Finding, ...] = ()
     log_id: str = ""
     """Identity of a log that outlives the process, else empty."""
-    restored: Restored | None = None
-    """The restore of the log from a backup, if this is its first start since."""
 
 
 class LogState(msgspec.Struct, frozen=True, array_like=True):

@@ -45,6 +45,7 @@ from cmqd.storage.writing.commit_socket import CommitSocket
 from cmqd.storage.writing.lending import Lending
 from cmqd.storage.writing.page_fitting import PageFitting
 from cmqd.storage.writing.sealer import Sealer, truncate_wal
+from cmqd.storage.writing.side_files import SideFiles
 from cmqd.storage.writing.wal_filling import Filling
 from cmqd.storage.writing.writer import Writer
 from cmqd_segment.manifest import SegmentState, StandingPinEntry, start_of, sync_folder
@@ -87,9 +88,10 @@ class OpenLog:
         self._control = control
         self._start = start
         self.durable = DurableLsn(0)
-        self.space = Space(catalog, disk, settings.min_free_bytes, lambda state: control.send(ipc.StateChanged(state)))
-        catalog.on_full = self.space.found_no_room
-        self.pager = Pager(
+        space = Space(catalog, disk, settings.min_free_bytes, lambda state: control.send(ipc.StateChanged(state)))
+        self.space = space
+        catalog.on_full = space.found_no_room
+        pager = self.pager = Pager(
             catalog,
             durable=self.durable,
             send=pages.send,
@@ -97,10 +99,9 @@ class OpenLog:
             cache_bytes=settings.page_cache_bytes,
             open_segments=settings.open_segments,
         )
-        self.sealer = Sealer(catalog, self.pager, self._on_sealed, self.space.can_seal, control.send, self._is_hurried)
-        self.drops = SegmentDrops(
-            catalog, self.pager, self.sealer, self.durable, self.space, control, replication, start
-        )
+        sides = self.sides = SideFiles(catalog, lambda: space.is_short, lambda: self.drops.is_stopping)
+        self.sealer = Sealer(catalog, pager, sides, self._on_sealed, space.can_seal, control.send, self._is_hurried)
+        self.drops = SegmentDrops(catalog, pager, self.sealer, self.durable, space, control, replication, start)
         self.drop_reclaimed = self.drops.drop_reclaimed
         self.checkpoints = Checkpoints(
             catalog,
@@ -250,7 +251,6 @@ class OpenLog:
             numbers_jump=recovered.lost,
             findings=tuple(recovered.findings),
             log_id=self.catalog.log_id,
-            restored=recovered.restored,
         )
         catalog = self.catalog
         return ipc.Opened(report, catalog.droppable_lsn, self.closed_segments(), catalog.standing_pins)
@@ -273,6 +273,7 @@ class OpenLog:
             self.sealer.submit(segment)
         self._start(self.sealer.run())
         self._start(self._upkeep())
+        self.sides.begin(self._start)
         if leftovers:
             self._control.send(ipc.CheckpointWanted())
 
@@ -474,6 +475,7 @@ class OpenLog:
         await self._rolled()
         # A drop writes the manifest, which may belong to the next broker once this close is answered.
         await self.drops.ended()
+        await self.sides.ended()
         self.freshness.stop()
         # A tick could otherwise retire the segment that is sealed below, and the sealer would get the segment twice.
         self.writer.prepared = None

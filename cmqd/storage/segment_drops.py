@@ -14,7 +14,7 @@ from cmqd.storage.reading.pager import Pager
 from cmqd.storage.redundancy.replication import Replication
 from cmqd.storage.segments.segment import WritableSegment
 from cmqd.storage.writing.sealer import Sealer
-from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, merge_ranges, sync_folder
+from cmqd_segment.manifest import SIDE_SUFFIX, CheckpointEntry, SegmentEntry, merge_ranges, sync_folder
 
 StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
@@ -161,3 +161,4 @@ def remove_segment(path: Path, is_hurried: Callable[[], bool] = lambda: True) ->
     """Remove the files of a segment."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         remove(path.with_name(path.name + suffix), is_hurried)
+    remove(path.with_suffix(SIDE_SUFFIX), is_hurried)

@@ -28,6 +28,7 @@ CACHE_FORMATS = (3, CACHE_FORMAT)
 """The formats of caches, of this version and of earlier versions: 3 is a cache of format 2."""
 MANIFEST_NAME = "manifest"
 SEGMENTS = "segments"
+SIDE_SUFFIX = ".side"
 CHECKPOINTS = "checkpoints"
 
 
@@ -51,6 +52,14 @@ class SegmentState(StrEnum):
     """Without live messages: about to be unlinked."""
 
 
+class SideEntry(msgspec.Struct, frozen=True):
+    """The side file of a sealed segment (``side``)."""
+
+    bytes: int
+    sha256: str
+    """Of the whole file, hexadecimal."""
+
+
 class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The manifest's entry of a segment. Ranges and counts are exact once the segment is sealed."""
 
@@ -70,11 +79,18 @@ class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     sources: list[tuple[int, int, int]] = []
     """Digest of the table ``names`` of a sealed segment: (id, messages, bytes of bodies) of each queue and topic. Empty
     if there are more than ``MAX_SOURCES``, or if a name is unknown; then the table has the names."""
+    side: SideEntry | None = None
+    """The side file of a sealed segment; None if it is still to be made."""
 
     @property
     def file(self) -> str:
         """Path below the data folder."""
         return segment_file(self.number)
+
+    @property
+    def side_file(self) -> str:
+        """Path of the side file below the data folder."""
+        return f"{SEGMENTS}/{self.number:08d}{SIDE_SUFFIX}"
 
 
 class SourceName(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -148,20 +164,6 @@ class CacheOf(msgspec.Struct, frozen=True):
         return f"log {self.log_id}, shard {self.shard}"
 
 
-class Restored(msgspec.Struct, frozen=True, array_like=True):
-    """The restore of a log from a backup. In force until a row behind the restored rows is durable: the first start
-    writes that row, and tells clock and counters of the restore before.
-    """
-
-    lsn: int
-    """The last restored row."""
-    time_ms: int
-    """Broker time of that row, from which broker time goes on: not from the wall clock, by which messages would have
-    expired."""
-    aged_ms: int
-    """Age that sessions and dedup ids gain (``LogRestored.aged_ms``)."""
-
-
 class Manifest(msgspec.Struct, frozen=True):
     """The files of a data folder, with their states; see the module."""
 
@@ -194,8 +196,6 @@ class Manifest(msgspec.Struct, frozen=True):
     then."""
     cache_of: CacheOf | None = None
     """Set in a folder of one of the ``CACHE_FORMATS``, and in no other."""
-    restored: Restored | None = None
-    """Set by ``cmqd restore``. Without effect once the log has a row above ``Restored.lsn``."""
 
 
 def current_format(cache_of: CacheOf | None) -> int:
@@ -263,18 +263,14 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def write_manifest(folder: Path, manifest: Manifest, mode: int | None = None) -> None:
+def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest; on return the new manifest is durable. Blocks for two fsyncs. Raises OSError and leaves the
     old manifest.
-
-    ``mode``: of the first manifest of a folder; None = by the mask of this process. A later manifest keeps its mode.
     """
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1).removesuffix(b"\n}")
     text = content + f',\n "checksum": "{_checksum(content)}"\n}}\n'.encode()
     temporary = folder / f"{MANIFEST_NAME}.tmp"
     with temporary.open("wb") as file:
-        if mode is not None:
-            os.fchmod(file.fileno(), mode)
         with contextlib.suppress(FileNotFoundError):
             # The mode of the manifest is the mode of the folder's files, with any mask of this process.
             os.fchmod(file.fileno(), stat.S_IMODE((folder / MANIFEST_NAME).stat().st_mode))

@@ -19,6 +19,7 @@ from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import data_checksum, decode_records, meta_checksum
 from cmqd_segment.schema import SegmentFormatError, open_read_only
+from cmqd_segment.side import SideError, check_segment, decode_side
 
 ROWS_PER_STATEMENT = 256
 LAST_LSN = (1 << 63) - 1
@@ -33,6 +34,16 @@ class ScannedRow(NamedTuple):
     records: list[AnyRecord]
     data: bytes
     """The bodies side by side, in the order of the records (see ``rows.sent_runs``); empty if not asked for."""
+
+
+class VerifiedFile(NamedTuple):
+    """The result of the check of a file."""
+
+    file: str
+    problems: list[str]
+    """Damage: data is lost."""
+    warnings: list[str]
+    """Faults of a side file, which the broker makes anew."""
 
 
 class RowError(Exception):
@@ -93,7 +104,7 @@ def verify_each(
     manifest: Callable[[], Manifest],
     placed: Callable[[str], contextlib.AbstractContextManager[Path]],
     segments: Callable[[Manifest], list[SegmentEntry]],
-) -> Iterator[tuple[str, list[str]]]:
+) -> Iterator[VerifiedFile]:
     """Yield each file with its faults, of a folder that may be on another machine.
 
     Args:
@@ -110,7 +121,7 @@ def verify_each(
         except (CheckpointError, OSError) as error:
             if checkpoint in manifest().checkpoints:
                 problems = [f"checkpoint {checkpoint.file}: {error}"]
-        yield checkpoint.file, problems
+        yield VerifiedFile(checkpoint.file, problems, [])
     for segment in segments(listed):
         try:
             with placed(segment.file) as folder:
@@ -119,7 +130,31 @@ def verify_each(
             problems = [f"segment {segment.file}: {error}"]
         if problems and not any(kept.number == segment.number for kept in segments(manifest())):
             problems = []
-        yield segment.file, problems
+        yield VerifiedFile(segment.file, problems, [])
+        if segment.side is None:
+            continue
+        try:
+            with placed(segment.side_file) as folder:
+                warning = verify_side(folder, segment)
+        except OSError as error:
+            warning = f"side file {segment.side_file}: {error}"
+        if warning and segment not in manifest().segments:
+            # The segment was dropped, or its side file made anew.
+            warning = ""
+        yield VerifiedFile(segment.side_file, [], [warning] if warning else [])
+
+
+def verify_side(folder: Path, entry: SegmentEntry) -> str:
+    """Check the side file of a segment; return its fault, empty = none. Raises NewerFormatError, OSError."""
+    data = (folder / entry.side_file).read_bytes()
+    if entry.side is None or hashlib.sha256(data).hexdigest() != entry.side.sha256:
+        return f"side file {entry.side_file} does not match its checksum in the manifest"
+    try:
+        plan, _ = decode_side(data)
+        check_segment(plan, entry.number, entry.sha256)
+    except SideError as error:
+        return f"side file {entry.side_file}: {error}"
+    return ""
 
 
 def verify_segment(folder: Path, entry: SegmentEntry) -> Iterator[str]:

@@ -33,7 +33,7 @@ from cmqd_segment.manifest import (
     read_manifest,
 )
 from cmqd_segment.newer import NewerFormatError
-from cmqd_segment.scan import readable_segments, sealed_segments, verify_each
+from cmqd_segment.scan import VerifiedFile, readable_segments, sealed_segments, verify_each
 from cmqd_segment.schema import SegmentFormatError, open_read_only, pragma
 from pyspark_cmqd.data_folder.plan import View, describe, is_sealed
 from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, OptionError, SegmentReclaimedError, masked
@@ -93,8 +93,8 @@ class Folder:
         except (ManifestError, OSError) as error:
             raise FolderError(f"the manifest of {self.path} cannot be read: {error}") from error
 
-    def verify_files(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield each file of the manifest with the list of its faults.
+    def verify_files(self) -> Iterator[VerifiedFile]:
+        """Yield each file of the manifest with its faults.
 
         From a URL a single file at a time is fetched, and removed after the check. Unsealed segments are not part of a
         copy, and are not checked there.

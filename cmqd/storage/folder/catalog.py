@@ -24,7 +24,6 @@ from cmqd_segment.manifest import (
     CheckpointEntry,
     LossEntry,
     Manifest,
-    Restored,
     SegmentEntry,
     SegmentState,
     SourceName,
@@ -111,7 +110,6 @@ class Catalog:
         self.standing_pins: list[StandingPinEntry] = []
         self.cache_of: CacheOf | None = None
         """Log in an engine of which the folder is a cache, None if the folder is the log."""
-        self.restored: Restored | None = None
         self.on_full: Callable[[], object] = lambda: None
         """Called when the manifest meets a full disk: the ballast should be released."""
         self.names: dict[int, SourceName] = {}
@@ -144,8 +142,10 @@ class Catalog:
     @property
     def log_bytes(self) -> int:
         """Size on disk, from memory, without asking the file system."""
-        return sum(file.entry.bytes for file in self.sealed.values()) + sum(
-            segment.bytes_on_disk for segment in self.open.values()
+        sealed = [file.entry for file in self.sealed.values()]
+        side_bytes = sum(entry.side.bytes for entry in sealed if entry.side is not None)
+        return side_bytes + sum(
+            [*(entry.bytes for entry in sealed), *(segment.bytes_on_disk for segment in self.open.values())]
         )
 
     @property
@@ -181,7 +181,6 @@ class Catalog:
             starts=self.starts,
             standing_pins=self.standing_pins,
             cache_of=self.cache_of,
-            restored=self.restored,
         )
 
     def _names_in_use(self) -> list[SourceName]:

@@ -2,7 +2,7 @@
 
     lock            held (flock) by each process that can write, as long as it can; names the storage process
     manifest        see cmqd_segment.manifest
-    segments/       NNNNNNNN.db, with -wal and -shm beside unsealed segments
+    segments/       NNNNNNNN.db, with -wal and -shm beside unsealed segments, and NNNNNNNN.side beside sealed segments
     checkpoints/    NNNNNNNN.ckpt
     set-aside/      copies of damaged files, and unknown files; never read again
     ballast         space to release when the disk is full, so that deletes go on
@@ -25,13 +25,20 @@ from time import monotonic
 import msgspec
 
 from cmqd.storage.storage_errors import FolderLocked
-from cmqd_segment.folder_lock import LOCK, LockHolder, write_holder
 from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, Manifest, sync_folder
 
 LOCK_POLL_SECONDS = 0.05
 SET_ASIDE = "set-aside"
 BALLAST = "ballast"
 START_BALLAST = "ballast-start"
+LOCK = "lock"
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """Content of the lock file, for the error text of a waiting broker."""
+
+    pid: int
+    broker_pid: int
 
 
 def boot_id() -> str:
@@ -124,7 +131,10 @@ class DataFolder:
                         is_told = True
                         on_wait(text)
                 await asyncio.sleep(LOCK_POLL_SECONDS)
-            write_holder(descriptor, LockHolder(os.getpid(), broker_pid))
+            # Over the text of the holder before, without truncating first: on a full disk the block that a truncation
+            # gives up may be gone.
+            text = msgspec.json.encode(LockHolder(os.getpid(), broker_pid)).ljust(os.fstat(descriptor).st_size)
+            os.pwrite(descriptor, text, 0)
         except BaseException:
             os.close(descriptor)
             raise
@@ -161,6 +171,7 @@ class DataFolder:
     def strangers(self, manifest: Manifest) -> list[Path]:
         """Return the files in the folders of the log that the manifest does not list."""
         listed = {self.path / entry.file for entry in (*manifest.segments, *manifest.checkpoints)}
+        listed |= {self.path / entry.side_file for entry in manifest.segments if entry.side is not None}
         unlisted: list[Path] = []
         for folder in (self.segments, self.checkpoints):
             for path in sorted(folder.iterdir()):

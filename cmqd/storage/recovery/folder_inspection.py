@@ -44,12 +44,12 @@ from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import (
     MANIFEST_FORMAT,
     MANIFEST_NAME,
+    SIDE_SUFFIX,
     CacheOf,
     CheckpointEntry,
     LossEntry,
     Manifest,
     ManifestError,
-    Restored,
     SegmentEntry,
     SegmentState,
     current_format,
@@ -128,12 +128,6 @@ class Recovered:
         """True if the folder has rows, or had rows that were reclaimed or lost."""
         return self.last_lsn > 0
 
-    @property
-    def restored(self) -> Restored | None:
-        """The restore of the log, if no row was written since."""
-        restored = self.manifest.restored
-        return restored if restored is not None and restored.lsn == self.last_lsn else None
-
     def catalog(self, durability: Durability, boot_id: str) -> Catalog:
         """Begin the catalog of this start, with an identity for a log that has none."""
         manifest = self.manifest
@@ -147,9 +141,6 @@ class Recovered:
         catalog.log_id = manifest.log_id or new_log_id()
         catalog.former_log_ids = manifest.former_log_ids
         catalog.cache_of = manifest.cache_of
-        # The manifests of this start keep the restore, because its first row may never become durable: the next start
-        # would then read the wall clock.
-        catalog.restored = self.restored
         catalog.starts = manifest.starts
         catalog.standing_pins = manifest.standing_pins
         if not self.has_engine:
@@ -414,7 +405,27 @@ def _check_sealed(recovered: Recovered, entry: SegmentEntry, path: Path) -> None
         queues = raw.execute("SELECT queue_id, first_position, stop_position FROM sparse ORDER BY queue_id").fetchall()
         if entry.last_lsn > recovered.checkpoint_lsn:
             _check_rows(recovered, raw, entry.file)
-    recovered.sealed.append(SealedFile(entry, path, queues))
+    recovered.sealed.append(SealedFile(_with_side(recovered, entry), path, queues))
+
+
+def _with_side(recovered: Recovered, entry: SegmentEntry) -> SegmentEntry:
+    """Return the entry of a sealed segment without its side file if that is missing or has another size.
+
+    Not damage: the segment has all that the side file has, and the broker makes it anew.
+    """
+    side = entry.side
+    if side is None:
+        return entry
+    try:
+        size = (recovered.folder.path / entry.side_file).stat().st_size
+    except FileNotFoundError:
+        problem = "is missing"
+    else:
+        if size == side.bytes:
+            return entry
+        problem = f"has {size} bytes instead of {side.bytes}"
+    recovered.find("side_file", f"{entry.side_file} {problem} and is made anew")
+    return msgspec.structs.replace(entry, side=None)
 
 
 def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power_lost: bool) -> None:
@@ -623,8 +634,8 @@ def put_right(recovered: Recovered) -> None:
         recovered.find("set_aside", f"{path.name} was {'copied' if keep else 'moved'} to {target}")
     # By the manifest of the start before: files that are new in this start do not exist yet.
     for path in folder.strangers(recovered.manifest):
-        if path.suffix == ".tmp" or path.name.endswith(("-shm", "-journal")):
-            # A half-written file of the broker itself, without value.
+        if path.suffix in (".tmp", SIDE_SUFFIX) or path.name.endswith(("-shm", "-journal")):
+            # A half-written file of the broker itself, without value, or a side file that came before its manifest.
             path.unlink()
             continue
         target = folder.put_aside(path)

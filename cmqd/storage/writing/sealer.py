@@ -2,9 +2,9 @@
 
 Steps, on the segment's only connection: copy the WAL into the main file (``wal_checkpoint(RESTART)``); write the tables
 ``sparse``, ``names`` and ``segment``, which begins the WAL again; cut the frames behind the tables off, in steps; run
-``wal_checkpoint(TRUNCATE)`` until it returns (0, 0, 0); close; SHA-256; read-only; fsync; write *sealed* into the
-manifest. The manifest comes last: until then the next start treats the segment as retired and repeats the seal, and no
-step harms when it is repeated.
+``wal_checkpoint(TRUNCATE)`` until it returns (0, 0, 0); close; SHA-256; read-only; fsync; write the side file
+(``side_files``); write *sealed* into the manifest. The manifest comes last: until then the next start treats the
+segment as retired and repeats the seal, and no step harms when it is repeated.
 
 A reader with an old snapshot delays the truncation; the segment stays retired and the sealer tries again. On a full
 disk the first segment with room for its copy is sealed first, because a seal gives the room of a WAL back.
@@ -35,7 +35,8 @@ from cmqd.storage.segments.row_inserts import is_disk_full
 from cmqd.storage.segments.segment import WritableSegment
 from cmqd.storage.segments.wal_gauge import bytes_of
 from cmqd.storage.source_names import SourceNames
-from cmqd_segment.manifest import SegmentState, SourceName, sync_folder
+from cmqd.storage.writing.side_files import SideFiles
+from cmqd_segment.manifest import SegmentEntry, SegmentState, SideEntry, SourceName, sync_folder
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import decode_records
 from cmqd_segment.schema import NAMES_TABLE, SegmentFormatError, open_read_only, read_names
@@ -61,6 +62,7 @@ class Sealer:
         self,
         catalog: Catalog,
         pager: Pager,
+        sides: SideFiles,
         on_sealed: Callable[[SealedFile], None],
         has_room: Callable[[WritableSegment], bool],
         ask: Callable[[ipc.NamesWanted], None],
@@ -71,6 +73,7 @@ class Sealer:
         Args:
             catalog: of the folder.
             pager: closes its connections to a segment before the file becomes immutable.
+            sides: writes the side file of each segment.
             on_sealed: called with each sealed file.
             has_room: whether the disk has room for the copy of the WAL that a seal makes.
             ask: sends the loop process a request for names, answered by ``names_told``.
@@ -78,6 +81,7 @@ class Sealer:
         """
         self._catalog = catalog
         self._pager = pager
+        self._sides = sides
         self._on_sealed = on_sealed
         self._has_room = has_room
         self._ask = ask
@@ -207,7 +211,11 @@ class Sealer:
         # and can be cut in steps. A prefix of the rows' own frames would be an older state of the segment.
         await self._with_patience(segment, lambda: copy_wal(segment))
         await self._with_patience(segment, lambda: write_tables(segment, names))
-        await segment.connection.run(cut_wal, segment, lambda: not self._is_hurried() and len(self._waiting) == 1)
+
+        def has_time() -> bool:
+            return not self._is_hurried() and len(self._waiting) == 1
+
+        await segment.connection.run(cut_wal, segment, has_time)
         await self._with_patience(segment, lambda: truncate_wal(segment))
 
         async def close() -> None:
@@ -218,15 +226,14 @@ class Sealer:
         # With no page in between: a page that opened the file with its locks would see the WAL removed under it.
         await self._pager.closing(segment.number, close)
         # Only now do the bytes of the file not change any more.
-        sha256, size = await asyncio.to_thread(finish_file, segment.path)
+        entry = await asyncio.to_thread(
+            finish_file,
+            segment.path,
+            structs.replace(segment.entry(), state=SegmentState.SEALED),
+            lambda entry: self._sides.write_at_seal(segment.path, entry, has_time),
+        )
         file = SealedFile(
-            structs.replace(
-                segment.entry(),
-                state=SegmentState.SEALED,
-                sha256=sha256,
-                bytes=size,
-                sources=self._catalog.digest(names, segment.index),
-            ),
+            structs.replace(entry, sources=self._catalog.digest(names, segment.index)),
             segment.path,
             [(row[0], row[1], row[2]) for row in segment.index.to_rows()],
         )
@@ -234,6 +241,8 @@ class Sealer:
         self._catalog.sealed[segment.number] = file
         del self._catalog.open[segment.number]
         await self._catalog.save()
+        if entry.side is None:
+            self._sides.sealed_without(entry.number)
         self._on_sealed(file)
 
     async def _with_patience(self, segment: WritableSegment, step: Callable[[], bool]) -> None:
@@ -354,11 +363,14 @@ def truncate_wal(segment: WritableSegment) -> bool:
     return is_empty
 
 
-def finish_file(path: Path) -> tuple[str, int]:
-    """Return checksum and size; make the file read-only and durable.
+def finish_file(
+    path: Path, entry: SegmentEntry, write_side: Callable[[SegmentEntry], SideEntry | None]
+) -> SegmentEntry:
+    """Make the file of a segment read-only and durable, write its side file, and return the entry with both checksums.
 
-    No connection of this process is on the file any more, so a plain handle drops no SQLite lock. The fsync covers
-    the mode too, and comes before the manifest says *sealed*.
+    No connection of this process is on the file any more, so a plain handle drops no SQLite lock. The fsync covers the
+    mode too. The side file has the checksum of the segment, and one fsync of the folder covers both names. All come
+    before the manifest says *sealed*.
     """
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
@@ -367,8 +379,10 @@ def finish_file(path: Path) -> tuple[str, int]:
         os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o444)
         os.fsync(file.fileno())
         size = file.tell()
+    entry = structs.replace(entry, sha256=digest.hexdigest(), bytes=size)
+    entry = structs.replace(entry, side=write_side(entry))
     sync_folder(path.parent)
-    return digest.hexdigest(), size
+    return entry
 
 
 def is_busy(error: sqlite3.Error) -> bool:

@@ -112,4 +112,6 @@ async def test_the_manifest_knows_the_state_of_each_file(open_process: OpenProce
     closed = read_manifest(folder)
     assert closed.clean
     assert {entry.state for entry in closed.segments} == {SegmentState.SEALED}
-    assert sorted(path.name for path in (folder / "segments").iterdir()) == ["00000001.db", "00000002.db"]
+    assert sorted(path.name for path in (folder / "segments").iterdir()) == [
+        f"0000000{number}.{suffix}" for number in (1, 2) for suffix in ("db", "side")
+    ]

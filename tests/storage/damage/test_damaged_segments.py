@@ -8,7 +8,7 @@ import pytest
 from cmqd.storage.storage_errors import DamagedError
 from cmqd_segment.records import MessagesPublished, pack_runs
 from support.eventually import eventually
-from support.storage.damage import CrashedAfter, kinds
+from support.storage.damage import CrashedAfter, kinds, spoil
 from support.storage.log_rig import NOW_MS, OpenProcess
 
 pytestmark = pytest.mark.system
@@ -46,16 +46,6 @@ async def test_a_broken_page_of_an_unsealed_segment_stops_the_start(
     assert accepted.send(1, 50, 1) > 5, "numbers of lost rows are not used again"
     await accepted.log.close()
     assert await open_process()
-
-
-def spoil(path: Path, column: str, lsn: int) -> None:
-    """Change a blob of a row behind the checksums' back, as a defect of memory or disk would."""
-    path.chmod(0o644)
-    raw = sqlite3.connect(path, isolation_level=None)
-    (value,) = raw.execute(f"SELECT {column} FROM log WHERE lsn = ?", (lsn,)).fetchone()
-    raw.execute(f"UPDATE log SET {column} = ? WHERE lsn = ?", (value[:-1] + bytes([value[-1] ^ 1]), lsn))
-    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    raw.close()
 
 
 async def test_a_row_that_replay_needs_with_a_wrong_checksum_stops_the_start(

@@ -41,7 +41,7 @@ async def test_files_of_a_new_folder(
     await written(rig)
 
     found = modes(folder)
-    assert found.pop("segments/00000001.db") == sealed
+    assert found.pop("segments/00000001.db") == found.pop("segments/00000001.side") == sealed
     assert {name.rpartition(".")[2] for name in found} == {"manifest", "db", "db-wal", "db-shm", "ckpt"}
     assert set(found.values()) == {mode}
     assert rig.report is not None

@@ -285,7 +285,13 @@ async def test_a_sealer_without_room_ends_although_a_segment_is_submitted_at_tha
     log = broker.process.service.log
     active = log.writer.active
     sealer = Sealer(
-        log.catalog, log.pager, lambda _file: None, lambda _segment: False, lambda _wanted: None, lambda: False
+        log.catalog,
+        log.pager,
+        log.sides,
+        lambda _file: None,
+        lambda _segment: False,
+        lambda _wanted: None,
+        lambda: False,
     )
     sealer.submit(active)
     sealing = asyncio.create_task(sealer.run())

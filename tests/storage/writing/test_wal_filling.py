@@ -22,7 +22,7 @@ from cmqd.storage.segments import row_inserts, segment
 from cmqd.storage.segments.row_inserts import LogRow
 from cmqd.storage.segments.segment import WritableSegment
 from cmqd.storage.segments.wal_gauge import used_bytes
-from cmqd.storage.writing import sealer, wal_filling
+from cmqd.storage.writing import sealer, side_files, wal_filling
 from cmqd.storage.writing.wal_filling import (
     CHUNK_BYTES,
     LEAST_BYTES,
@@ -32,6 +32,7 @@ from cmqd.storage.writing.wal_filling import (
     fill,
 )
 from cmqd_segment.manifest import SegmentState, read_manifest
+from cmqd_segment.scan import verify_side
 from cmqd_segment.schema import create_tables, open_read_only
 from support.eventually import eventually
 from support.storage.damage import in_another_boot
@@ -547,6 +548,10 @@ class Snapshots:
             self.taken.append((copy_as_killed(self._folder, copy), durable))
 
 
+def side_files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.glob("segments/*.side*")}
+
+
 async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing(
     start: StartBroker, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -555,6 +560,7 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
         snapshots.before(os, name)
     for name in ("copy_wal", "write_tables", "cut_wal", "truncate_wal", "finish_file"):
         snapshots.before(sealer, name)
+    snapshots.before(side_files, "write_side")
     broker = await start(segment_bytes=SEGMENT_BYTES)
     await commits(broker, LEAST_COMMITS - 1)
     snapshots.rig = broker.rig
@@ -570,6 +576,9 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
     snapshots.rig = None
     states = {entry.state for copy, _ in snapshots.taken for entry in read_manifest(copy).segments}
     assert states >= {SegmentState.PREPARING, SegmentState.PREPARED, SegmentState.RETIRED, SegmentState.SEALED}
+    beside = [{path.suffix for path in copy.glob("segments/*")} for copy, _ in snapshots.taken]
+    for suffix in (".tmp", ".side"):
+        assert any(suffix in suffixes for suffixes in beside), "copies before the manifest lists the side file"
     sizes = {path.stat().st_size for copy, _ in snapshots.taken for path in copy.glob("segments/*-wal")}
     assert sizes >= {0, CHUNK_BYTES, 2 * CHUNK_BYTES}, "copies before, in the middle of and after a fill"
 
@@ -581,6 +590,9 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
         assert {finding.kind for finding in report.findings} <= {"unclean_stop"}, copy.name
         assert [lsn for lsn, _, _ in again.rows] == list(range(1, len(again.rows) + 1)), copy.name
         assert len(again.rows) >= durable >= LEAST_COMMITS - 1, copy.name
+        listed = [entry for entry in read_manifest(copy).segments if entry.side is not None]
+        assert {entry.side_file for entry in listed} == side_files_in(copy), copy.name
+        assert not any(verify_side(copy, entry) for entry in listed), copy.name
         await log.kill()
         assert process.task is not None
         await process.task

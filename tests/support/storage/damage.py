@@ -1,5 +1,6 @@
 """Damage to a data folder: crashes, flipped bits, broken pages, spoilt rows."""
 
+import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -54,3 +55,13 @@ def manifest_knows(folder: Path, first_lsn: int, last_lsn: int) -> None:
         for entry in manifest.segments
     ]
     write_manifest(folder, structs.replace(manifest, segments=segments))
+
+
+def spoil(path: Path, column: str, lsn: int) -> None:
+    """Change a blob of a row behind the checksums' back, as a defect of memory or disk would."""
+    path.chmod(0o644)
+    raw = sqlite3.connect(path, isolation_level=None)
+    (value,) = raw.execute(f"SELECT {column} FROM log WHERE lsn = ?", (lsn,)).fetchone()
+    raw.execute(f"UPDATE log SET {column} = ? WHERE lsn = ?", (value[:-1] + bytes([value[-1] ^ 1]), lsn))
+    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw.close()

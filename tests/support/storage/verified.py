@@ -10,4 +10,4 @@ from cmqd_segment.scan import readable_segments, verify_each
 def verify_folder(folder: Path) -> list[str]:
     """Read every file in the manifest and return the faults."""
     files = verify_each(lambda: read_manifest(folder), lambda _: contextlib.nullcontext(folder), readable_segments)
-    return [problem for _, problems in files for problem in problems]
+    return [fault for file in files for fault in (*file.problems, *file.warnings)]

@@ -115,27 +115,35 @@ def _list_folder(output: Output, path: str) -> None:
 def verify(*, path: DataPath, session: CurrentSession) -> ExitCode:
     """Read a whole data folder and verify all checksums. Exit code 1 if a file is damaged.
 
-    From a URL one file at a time is fetched. A copy has no unsealed segments, so none is verified.
+    From a URL one file at a time is fetched. A copy has no unsealed segments, so none is verified. A missing or damaged
+    side file is a warning: no data is lost, and the next start of the broker makes the file anew.
     """
     folder, manifest = _open(path)
     segments = sealed_segments(manifest) if folder.is_remote else readable_segments(manifest)
+    sides = [entry for entry in segments if entry.side is not None]
     problems_by_file: dict[str, list[str]] = {}
+    warnings_by_file: dict[str, list[str]] = {}
     checked = 0
     with session.output.progress() as progress:
-        task = progress.add_task("verify", total=len(segments) + len(manifest.checkpoints), rate="")
+        task = progress.add_task("verify", total=len(segments) + len(sides) + len(manifest.checkpoints), rate="")
         try:
-            for file, problems in folder.verify_files():
+            for file, problems, warnings in folder.verify_files():
                 checked += 1
                 if problems:
                     problems_by_file[file] = problems
+                if warnings:
+                    warnings_by_file[file] = warnings
                 progress.update(task, advance=1, description=file)
         except (NewerFormatError, FolderError) as error:
             raise CommandFailed(masked(f"{path}: {error}")) from error
     if session.output.json:
-        session.output.document({"checked": checked, "wrong": problems_by_file})
+        session.output.document({"checked": checked, "wrong": problems_by_file, "warnings": warnings_by_file})
     for problems in problems_by_file.values():
         for problem in problems:
             session.output.error(problem)
+    for warnings in warnings_by_file.values():
+        for warning in warnings:
+            session.output.warning(warning)
     if problems_by_file:
         session.output.remark(f"{len(problems_by_file):,} of {checked:,} files are damaged")
         return ExitCode.FAILED

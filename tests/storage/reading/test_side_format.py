@@ -1,0 +1,290 @@
+"""The side file: its bytes, and the messages that rows name."""
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from pyroaring import BitMap64
+
+from cmqd.core.broker import Broker
+from cmqd.core.facts.queue import Queue
+from cmqd_reading.naming import NamedMessages, ends_message, names_message, segments_naming
+from cmqd_segment import records
+from cmqd_segment.manifest import SourceName
+from cmqd_segment.newer import NewerFormatError
+from cmqd_segment.records import AnyRecord
+from cmqd_segment.rows import encode_records, sent_runs
+from cmqd_segment.side import (
+    HEAD_BYTES,
+    MAGIC,
+    SideError,
+    SideHistory,
+    SideNamed,
+    SidePlan,
+    SideRange,
+    SideSource,
+    check_segment,
+    decode_plan,
+    decode_side,
+    encode_side,
+    names_in,
+    plan_stop,
+    side_source,
+)
+from cmqd_segment.sparse import SparseIndex
+from cmqd_types.attributes import QueueAttributes
+from support.core.builders import KEY, every
+from support.core.busy_rig import busy_rig
+from support.storage.log_rig import NOW_MS
+
+PLAN = SidePlan(
+    7,
+    "ab" * 32,
+    1000,
+    1299,
+    [
+        SideSource(3, "owner", "orders", False, 300, 12_000, 5, [5, 256], [2, 4]),
+        SideSource(9, None, None, None, 1, 40, 0, [0], [9]),
+    ],
+)
+HISTORY = SideHistory(b"leases", [SideNamed(3, b"positions", [SideRange(6, 8, 0, 77), SideRange(4, 9, 0, None)])])
+WHOLE = encode_side(PLAN, HISTORY)
+
+
+def test_both_parts_come_back() -> None:
+    assert decode_side(WHOLE) == (PLAN, HISTORY)
+    assert WHOLE.startswith(MAGIC)
+
+
+def test_part_one_is_read_from_the_begin_of_the_file() -> None:
+    stop = plan_stop(WHOLE[:HEAD_BYTES])
+
+    assert stop < len(WHOLE)
+    assert decode_plan(WHOLE[:stop]) == PLAN
+    with pytest.raises(SideError, match="part 1"):
+        decode_plan(WHOLE[: stop - 1])
+
+
+@pytest.mark.parametrize("place", range(len(WHOLE)))
+def test_every_flipped_bit_is_found(place: int) -> None:
+    damaged = bytearray(WHOLE)
+    damaged[place] ^= 0x10
+    with pytest.raises(SideError):
+        decode_side(bytes(damaged))
+
+
+@pytest.mark.parametrize("size", [0, 3, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 5, len(WHOLE) - 1])
+def test_a_file_that_was_cut_is_found(size: int) -> None:
+    with pytest.raises(SideError):
+        decode_side(WHOLE[:size])
+    with pytest.raises(SideError):
+        decode_side(WHOLE + b"x")
+
+
+def test_a_newer_format_is_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cmqd_segment.side.MAGIC", b"CMQDSID2")
+    newer = encode_side(PLAN, HISTORY)
+    monkeypatch.undo()
+
+    with pytest.raises(NewerFormatError, match="use a newer cmqd"):
+        decode_plan(newer)
+
+
+def test_a_newer_part_is_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Later(msgspec.Struct, array_like=True, tag=3):
+        segment: int = 1
+
+    newer: Any = Later()
+
+    with pytest.raises(NewerFormatError):
+        decode_plan(encode_side(newer, HISTORY))
+
+
+def test_fields_of_later_versions_are_ignored() -> None:
+    class Later(SidePlan, frozen=True, array_like=True, tag=1):
+        more: int = 7
+
+    assert decode_plan(encode_side(Later(*msgspec.structs.astuple(PLAN)), HISTORY)) == PLAN
+
+
+def test_a_side_file_of_another_segment_is_found() -> None:
+    check_segment(PLAN, 7, "ab" * 32)
+    for number, sha256 in ((8, "ab" * 32), (7, "ac" * 32)):
+        with pytest.raises(SideError, match="another file"):
+            check_segment(PLAN, number, sha256)
+
+
+def test_only_known_names_are_told() -> None:
+    assert names_in([PLAN]) == [SourceName(3, "owner", "orders")]
+
+
+def test_the_sparse_index_comes_back() -> None:
+    index = SparseIndex()
+    for lsn in range(10, 40):
+        index.add_row(lsn, [(1, 100 * lsn, 100 * lsn + 100, 5_000)], 90_000)
+
+    source = side_source(1, None, index.queues[1])
+
+    found, expected = source.sparse(), index.queues[1]
+    assert list(found.positions) == list(expected.positions) == [100 * lsn for lsn in range(10, 40, 3)]
+    assert list(found.lsns) == list(expected.lsns)
+    assert (found.first_position, found.stop_position, found.bytes) == (1000, 4000, 150_000)
+    assert found.rows_of(1250, 1260, 39) == expected.rows_of(1250, 1260, 39) == (10, 12)
+
+
+def test_ids_outside_the_range_are_not_stored() -> None:
+    assert [PLAN.may_store(number) for number in (999, 1000, 1299, 1300)] == [False, True, True, False]
+    assert not SidePlan(1, "", None, None, []).may_store(0)
+
+
+def named(*rows: Sequence[AnyRecord], first_lsn: int = 1, sources: Sequence[SideSource] = ()) -> SideHistory:
+    collected = NamedMessages(sources)
+    for lsn, row in enumerate(rows, first_lsn):
+        collected.add_row(lsn, encode_records(row))
+    return collected.history()
+
+
+def positions_named(history: SideHistory, number: int, upto: int = 100) -> list[int]:
+    return [position for position in range(upto) if names_message(history, number, position)]
+
+
+SETS: list[tuple[AnyRecord, int, list[int], list[int]]] = [
+    (records.MessagesReceived(1, [3, 2, 4, 1], 50, NOW_MS, NOW_MS), 1, [3, 4, 9], [50, 51, 52]),
+    (records.MessagesDeleted(1, [3, 1], [50, 1], NOW_MS), 1, [3], [50]),
+    (records.MessagesDeadLettered(1, [3, 1], [50, 1], NOW_MS), 1, [3], [50]),
+    (records.LeasesEnded(1, [50, 1, 3, 1]), 1, [], [50, 54]),
+    (records.MessagesReleased(1, [50, 1], True), 1, [], [50]),
+    (records.VisibilityChanged(1, [50, 1], NOW_MS), 1, [], [50]),
+    (records.MessagesActivated(1, [7, 1]), 1, [7], []),
+    (records.DelaysScheduled(1, [7, 1], [NOW_MS]), 1, [7], []),
+    (records.MessagesMoved(1, [7, 1]), 1, [7], []),
+    (records.TransactionsEnded(1, [7, 1], True, NOW_MS), 1, [7], []),
+    (records.TransactionsChecked(1, [7, 1], NOW_MS, [0]), 1, [7], []),
+    (records.TransactionsUndecided(1, [7, 1], NOW_MS), 1, [7], []),
+    (records.MessagesDelivered(1, 2, [7, 1], NOW_MS), 1, [7], []),
+    (records.DeliveriesFailed(1, 2, [7, 1], [1], [0], "", NOW_MS), 1, [7], []),
+    (records.DeliveriesDropped(1, 2, [7, 1], "retries", NOW_MS), 1, [7], []),
+]
+RANGES: list[tuple[AnyRecord, list[SideRange]]] = [
+    (records.QueueAttributesSet(1, QueueAttributes(), NOW_MS, 8), [SideRange(3, 1, 0, 8)]),
+    (records.QueueAttributesSet(1, QueueAttributes(), NOW_MS, 0), []),
+    (records.QueueAttributesSet(1, QueueAttributes(), NOW_MS), [SideRange(3, 1, 0, None)]),
+    (records.QueueDeleted(1), [SideRange(4, 1, 0, None)]),
+    (records.QueueCleared(1, 8), [SideRange(5, 1, 0, 8)]),
+    (records.MessagesExpired(1, 8), [SideRange(6, 1, 0, 8)]),
+    (records.QueueRewound(1, 4, 8, NOW_MS, 0), [SideRange(7, 1, 4, 8)]),
+    (records.QueueRewound(1, 4, 8, NOW_MS, 2), [SideRange(7, 1, 0, 2), SideRange(7, 1, 4, 8)]),
+    (records.QueueRewound(1, 4, 8, NOW_MS), [SideRange(7, 1, 0, None), SideRange(7, 1, 4, 8)]),
+    (records.Unsubscribed(1, 2), [SideRange(45, 1, 0, None)]),
+    (records.TopicMessagesExpired(1, 8), [SideRange(52, 1, 0, 8)]),
+    (records.DeliveriesCleared(1, 2, 8, NOW_MS), [SideRange(53, 1, 0, 8)]),
+]
+
+
+@pytest.mark.parametrize(("record", "number", "positions", "leases"), SETS)
+def test_a_record_names_its_positions_and_leases(
+    record: AnyRecord, number: int, positions: list[int], leases: list[int]
+) -> None:
+    history = named([record])
+
+    assert positions_named(history, number) == positions
+    assert [lease for lease in range(100) if names_message(history, 0, 0, [lease])] == leases
+
+
+@pytest.mark.parametrize(("record", "expected"), RANGES)
+def test_a_record_names_its_range(record: AnyRecord, expected: list[SideRange]) -> None:
+    assert [each for entry in named([record]).named for each in entry.ranges] == expected
+
+
+def test_every_record_with_positions_leases_or_a_floor_is_in_the_lists_of_this_test() -> None:
+    """``DeadLettersFrom`` and ``RedriveStarted`` have a bound and change no message."""
+    listed = {type(record) for record, *_ in (*SETS, *RANGES)}
+    telling = {"positions", "leases", "floor", "rewind_floor"}
+    assert {kind for kind in get_args(AnyRecord) if telling & set(kind.__struct_fields__)} - listed == {
+        records.DeadLettersFrom
+    }
+
+
+def test_ids_are_those_of_messages_and_copies() -> None:
+    collected = NamedMessages([])
+    collected.add_row(1, encode_records([records.MessagesSent(1, 0, 500, NOW_MS, [1, 1], [{"a": "b"}, None])]))
+    assert (collected.lowest_message_id, collected.highest_message_id) == (500, 501)
+    published = records.MessagesPublished(
+        *(9, 0, 700, NOW_MS, [1, 1, 1]),
+        copies=[1, 2, 3, 0],
+        first_copy_id=800,
+        message_sets=[b"\x07", b"\x01"],
+        taken=[0, 1],
+        message_ids=[0, 1, 10, 2],
+    )
+    collected.add_row(2, encode_records([published]))
+    assert (collected.lowest_message_id, collected.highest_message_id) == (500, 803)
+    collected.add_row(3, encode_records([records.MessagesPublished(9, 3, 300, NOW_MS, [1], message_ids=[20, 1])]))
+    assert (collected.lowest_message_id, collected.highest_message_id) == (300, 803)
+
+
+def test_an_unknown_record_is_of_a_newer_version() -> None:
+    with pytest.raises(NewerFormatError, match="records of kind 99"):
+        NamedMessages([]).add_row(1, encode_records([[99, 1]]))
+
+
+def test_a_message_below_an_earlier_floor_is_not_named_again() -> None:
+    history = named(
+        [records.MessagesExpired(1, 10)], [records.MessagesExpired(1, 20)], [records.MessagesExpired(1, 15)]
+    )
+    assert history.named[0].ranges == [SideRange(6, 1, 0, 10), SideRange(6, 2, 10, 20)]
+
+
+def test_floors_behind_the_end_of_a_message_name_it_in_no_later_segment() -> None:
+    stored = SideSource(1, None, None, None, 10, 400, 0, [0], [1])
+    segments = [
+        ("stored", named(sources=[stored])),
+        ("another queue", named([records.MessagesDeleted(2, [5, 1], [7, 1], NOW_MS)])),
+        ("below", named([records.MessagesExpired(1, 5)])),
+        ("ended", named([records.MessagesExpired(1, 6)])),
+        ("later", named([records.MessagesExpired(1, 70)])),
+        ("lease", named([records.LeasesEnded(1, [30, 1])])),
+    ]
+
+    assert list(segments_naming(segments, 1, 5)) == ["stored", "ended"]
+    assert list(segments_naming(segments, 1, 5, [30])) == ["stored", "ended", "lease"]
+    assert [ends_message(history, 1, 5) for _, history in segments] == [False, False, False, True, True, False]
+
+
+def states(queue: Queue) -> dict[int, tuple[bool, bool, bool]]:
+    """Active, in flight or otherwise waiting, and half, of each live message."""
+    index = queue.index
+    live = list(BitMap64.deserialize(index.packed_live())) if index.live_count else []
+    active = set(index.active_from(0, index.active_count + 1)) if index.active_count else set[int]()
+    return {position: (position in active, True, position in index.half) for position in live}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_row_that_changes_a_message_names_the_message(seed: int) -> None:
+    """Each row is a segment of its own; the broker that replays the rows tells which messages change."""
+    rig, _ = busy_rig(seed, 300)
+    broker = Broker(KEY, calendar=every)
+    before: dict[int, dict[int, tuple[bool, bool, bool]]] = {}
+    leases: dict[tuple[int, int], list[int]] = {}
+    changes = 0
+    for lsn, row in enumerate(rig.log.rows, 1):
+        index = SparseIndex()
+        for number, run in sent_runs(row):
+            index.add_row(lsn, [(number, run.first_position, run.stop_position, 0)], 0)
+        sources = [side_source(number, None, queue) for number, queue in index.queues.items()]
+        history = named(row, first_lsn=lsn, sources=sources)
+        for record in row:
+            broker.replay(record, lsn)
+            if isinstance(record, records.MessagesReceived):
+                for lease, position in enumerate(records.unpack_runs(record.positions), record.first_lease):
+                    leases.setdefault((record.queue_id, position), []).append(lease)
+        after = {number: states(queue) for number, queue in broker.queues.items()}
+        for number in before.keys() | after.keys():
+            old, new = before.get(number, {}), after.get(number, {})
+            for position in old.keys() | new.keys():
+                if old.get(position) != new.get(position):
+                    changes += 1
+                    assert names_message(history, number, position, leases.get((number, position), [])), (lsn, row)
+        before = after
+    assert changes > 300

@@ -1,1 +1,0 @@
-"""Logs that tests back up and restore."""
