@@ -14,56 +14,32 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from cmqd_reading.births import index_in, may_store
+from cmqd_reading.births import may_store
 from cmqd_reading.events import Event, Stored, stored_in
-from cmqd_reading.life_events import LifeEvents
+from cmqd_reading.life_events import LifeNotes, no_name
 from cmqd_reading.places import NO_LEASE, Place, Publish
+from cmqd_reading.queue_records import OF_QUEUES
+from cmqd_reading.topic_records import OF_TOPICS
 from cmqd_segment.published import waiting_sets
 from cmqd_segment.records import (
     AnyRecord,
-    DeliveriesCleared,
-    DeliveriesDropped,
-    DeliveriesFailed,
-    LeasesEnded,
-    MessagesActivated,
-    MessagesDeadLettered,
-    MessagesDeleted,
-    MessagesDelivered,
-    MessagesExpired,
-    MessagesMoved,
     MessagesPublished,
     MessagesPublishedAlike,
-    MessagesReceived,
-    MessagesReleased,
     MessagesSent,
-    QueueAttributesSet,
-    QueueCleared,
     QueueCreated,
-    QueueDeleted,
-    QueueRewound,
     ScheduleFired,
     ScheduleSet,
     Subscribed,
     TopicCreated,
-    TopicMessagesExpired,
-    TransactionsChecked,
-    TransactionsEnded,
-    TransactionsUndecided,
-    Unsubscribed,
-    VisibilityChanged,
 )
 from cmqd_segment.rows import stored_messages
-from cmqd_types.histories import LifeEvent, LifeKind, LifePlace, MessageHistory
+from cmqd_types.histories import LifeKind, LifePlace, MessageHistory
 from cmqd_types.messages import REDRIVE, CopyOf, Headers, Origin
 
 _ANY_ROW: Final = re.compile(b"")
 _TRACE_PARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 REPLAY_MARK: Final = "cmqd-replayed-from"
 """Header of a replayed message: ``queue/message id/time of its send`` of its source."""
-
-
-def _no_name(number: int) -> str:
-    return ""
 
 
 def _tag_of(record: type[Any]) -> bytes:
@@ -78,7 +54,7 @@ def _trace_parent(headers: Headers | None) -> str:
 class Life:
     """The fold; see the module."""
 
-    def __init__(self, path: Sequence[int], find_name: Callable[[int], str] = _no_name) -> None:
+    def __init__(self, path: Sequence[int], find_name: Callable[[int], str] = no_name) -> None:
         """Begin without rows.
 
         Args:
@@ -94,20 +70,15 @@ class Life:
         self._pattern: re.Pattern[bytes] | None = None
         """Finds the rows that may name the message; None = no row does. To be made anew if ``_is_changed``."""
         self._is_changed = True
-        self._names: dict[int, str] = {}
-        self._find_name = find_name
+        self._notes = LifeNotes(find_name)
         self._by_id: dict[int, Place] = {}
         self._places: dict[int, list[Place]] = {}
         self._publishes: dict[int, list[Publish]] = {}
         """By topic id."""
         self._published_ids: set[int] = set()
         """Ids of published messages whose copies are followed, all or some."""
-        self._events = LifeEvents()
-        self._lsn = self._time_ms = 0
         self._row: Sequence[AnyRecord] = ()
         self._stored: list[Stored] | None = None
-        self._late: list[str] = []
-        """Subscriptions whose late copies are in this row."""
 
     # ------------------------------------------------------------------ for the caller
 
@@ -141,8 +112,9 @@ class Life:
         return self._pattern is not None and self._pattern.search(meta) is not None
 
     def _new_pattern(self) -> re.Pattern[bytes] | None:
-        halves = {place.message_id for place in self._by_id.values() if place.state == "half"}
-        if self._awaited - halves:
+        by_id = self._by_id
+        self._awaited = {each for each in self._awaited if each not in by_id or by_id[each].state == "half"}
+        if not self._awaited <= by_id.keys():
             return _ANY_ROW
         numbers = {place.queue_id for place in self._by_id.values() if place.is_live or place.can_return}
         for topic_id, publishes in self._publishes.items():
@@ -151,7 +123,7 @@ class Life:
         if not numbers:
             return None
         ids = b"|".join(re.escape(msgspec.msgpack.encode(number)) for number in sorted(numbers))
-        return re.compile(b"[" + self._TAGS + b"](?:" + ids + b")", re.DOTALL)
+        return re.compile(b"[" + _TAGS + b"](?:" + ids + b")", re.DOTALL)
 
     @property
     def is_over(self) -> bool:
@@ -160,8 +132,8 @@ class Life:
 
     def feed(self, lsn: int, time_ms: int, records: Sequence[AnyRecord]) -> None:
         """Take the records of a row; rows ascend."""
-        self._lsn, self._time_ms, self._row, self._stored = lsn, time_ms, records, None
-        self._late.clear()
+        self._row, self._stored = records, None
+        self._notes.begin_row(lsn, time_ms)
         self._is_changed = True
         places_of, publishes_of = self._places, self._publishes
         record: Any
@@ -169,16 +141,16 @@ class Life:
             kind: type[Any] = record.__class__
             if kind in self._OF_ALL:
                 self._OF_ALL[kind](self, record)
-            elif kind in self._OF_QUEUES:
+            elif kind in OF_QUEUES:
                 for place in tuple(places_of.get(record.queue_id, ())):
-                    self._OF_QUEUES[kind](self, record, place)
-            elif kind in self._OF_TOPICS:
+                    OF_QUEUES[kind](self._notes, record, place)
+            elif kind in OF_TOPICS:
                 for publish in publishes_of.get(record.topic_id, ()):
-                    self._OF_TOPICS[kind](self, record, publish)
+                    OF_TOPICS[kind](self._notes, record, publish)
 
     def miss(self, first_lsn: int, last_lsn: int) -> None:
         """Note that rows between the last row and the next are missing: reclaimed, or lost."""
-        self._events.miss(first_lsn, last_lsn)
+        self._notes.events.miss(first_lsn, last_lsn)
         for place in self._by_id.values():
             place.is_known = False
             place.receive_count = None
@@ -191,10 +163,10 @@ class Life:
         if any(place.is_live or place.can_return for place in self._by_id.values()) or any(
             publish.waiting for publishes in self._publishes.values() for publish in publishes
         ):
-            self._events.tell_missing()
+            self._notes.events.tell_missing()
         places = [
             LifePlace(
-                queue=self._name(place.queue_id),
+                queue=self._notes.name(place.queue_id),
                 message_id=place.message_id,
                 state=place.state,
                 since_ms=place.since_ms,
@@ -205,45 +177,26 @@ class Life:
         ]
         return MessageHistory(
             message_id=self._asked,
-            events=self._events.kept(),
+            events=self._notes.events.kept(),
             places=places,
             last_lsn=last_lsn,
             last_ms=last_ms,
-            left_out=self._events.left_out,
+            left_out=self._notes.events.left_out,
         )
-
-    # ------------------------------------------------------------------ events
-
-    def _note(self, kind: LifeKind, time_ms: int, **fields: Any) -> None:
-        self._events.add(LifeEvent(time_ms=time_ms, kind=kind, lsn=fields.pop("lsn", self._lsn), **fields))
-
-    def _note_at(self, place: Place, kind: LifeKind, time_ms: int, **fields: Any) -> None:
-        queue = self._name(place.queue_id)
-        self._note(kind, time_ms, queue=queue, message_id=place.message_id, **fields)
-
-    def _leave(self, place: Place, kind: LifeKind, time_ms: int, **fields: Any) -> None:
-        self._note_at(place, kind, time_ms, sent_ms=self._events.begun_ms, **fields)
-        place.become(kind, time_ms)
 
     # ------------------------------------------------------------------ names
 
-    def _name(self, number: int) -> str:
-        name = self._names.get(number)
-        if name is None:
-            name = self._names[number] = self._find_name(number)
-        return name
-
     def _queue_created(self, record: QueueCreated) -> None:
-        self._names[record.queue_id] = record.name
+        self._notes.names[record.queue_id] = record.name
 
     def _topic_created(self, record: TopicCreated) -> None:
-        self._names[record.topic_id] = record.name
+        self._notes.names[record.topic_id] = record.name
 
     def _subscribed(self, record: Subscribed) -> None:
-        self._names[record.subscription_id] = record.name
+        self._notes.names[record.subscription_id] = record.name
 
     def _schedule_set(self, record: ScheduleSet) -> None:
-        self._names[record.schedule_id] = record.name
+        self._notes.names[record.schedule_id] = record.name
 
     # ------------------------------------------------------------------ stores
 
@@ -305,7 +258,7 @@ class Life:
         elif copy_of is not None:
             kind = LifeKind.COPIED
             self._tell_publish(copy_of)
-            self._late.append(copy_of.subscription)
+            self._notes.late.append(copy_of.subscription)
             fields |= {
                 "from_queue": copy_of.topic,
                 "from_id": copy_of.message_id,
@@ -317,7 +270,7 @@ class Life:
         if kind in (LifeKind.SENT, LifeKind.HALF):
             fields["trace_parent"] = _trace_parent(message.headers)
         self._keep(place)
-        self._note_at(place, kind, time_ms, **fields)
+        self._notes.note_at(place, kind, time_ms, **fields)
 
     def _keep(self, place: Place) -> None:
         self._by_id[place.message_id] = place
@@ -330,20 +283,20 @@ class Life:
         if copy_of is not None:
             self._tell_publish(copy_of)
         fields = {"lsn": 0, "queue": origin.queue, "message_id": origin.message_id}
-        self._note(LifeKind.SENT if copy_of is None else LifeKind.COPIED, origin.enqueue_ms, **fields)
+        self._notes.note(LifeKind.SENT if copy_of is None else LifeKind.COPIED, origin.enqueue_ms, **fields)
 
     def _tell_publish(self, copy_of: CopyOf) -> None:
         """Note the publish of a copy, if the row of the publish is not readable any more."""
         if copy_of.message_id not in self._published_ids:
             self._published_ids.add(copy_of.message_id)
-            self._note(
+            self._notes.note(
                 LifeKind.PUBLISHED, copy_of.publish_ms, lsn=0, queue=copy_of.topic, message_id=copy_of.message_id
             )
 
     def _schedule_of(self, message_id: int) -> str:
         for record in self._row:
             if isinstance(record, ScheduleFired) and record.message_id == message_id:
-                return self._name(record.schedule_id)
+                return self._notes.name(record.schedule_id)
         return ""
 
     def _published(self, record: MessagesPublished) -> None:
@@ -379,7 +332,7 @@ class Life:
         run = stored.run
         index = message_id - run.first_message_id
         position = run.first_position + index
-        topic = record.topic or self._name(record.topic_id)
+        topic = record.topic or self._notes.name(record.topic_id)
         bit = position - record.first_position
         waiting = {number for number, messages in waiting_sets(record) if messages >> bit & 1}
         publish = Publish(topic, position, message_id, waiting if message_id == self._asked else set())
@@ -392,7 +345,7 @@ class Life:
             one.run.source is not None and 0 <= message_id - one.run.source.first_message_id < len(one.run.sizes)
             for one in row
         )
-        self._note(
+        self._notes.note(
             LifeKind.PUBLISHED,
             run.enqueue_ms,
             queue=topic,
@@ -410,7 +363,7 @@ class Life:
         self._awaited.discard(message_id)
         place = Place(stored.source_id, run.first_position + index, message_id, "active", run.enqueue_ms, 0)
         self._keep(place)
-        self._note_at(
+        self._notes.note_at(
             place,
             LifeKind.COPIED,
             run.enqueue_ms,
@@ -418,155 +371,6 @@ class Life:
             from_id=source.first_message_id + index,
             subscription=source.subscription,
         )
-
-    # ------------------------------------------------------------------ leases
-
-    def _received(self, record: MessagesReceived, place: Place) -> None:
-        index = index_in(record.positions, place.position)
-        if index < 0:
-            return
-        if place.receive_count is not None:
-            place.receive_count += 1
-        fields = {"until_ms": record.deadline_ms, "receive_count": place.receive_count or 0}
-        self._note_at(place, LifeKind.RECEIVED, record.received_ms, **fields)
-        place.become("in_flight", record.received_ms, record.deadline_ms, record.first_lease + index)
-
-    def _lease_changed(self, record: VisibilityChanged, place: Place) -> None:
-        if index_in(record.leases, place.lease) >= 0:
-            place.until_ms = record.deadline_ms
-            self._note_at(place, LifeKind.LEASE_CHANGED, self._time_ms, until_ms=record.deadline_ms)
-
-    def _lease_ended(self, record: LeasesEnded, place: Place) -> None:
-        if index_in(record.leases, place.lease) >= 0:
-            self._note_at(place, LifeKind.LEASE_ENDED, self._time_ms)
-            place.become("active", self._time_ms)
-
-    def _released(self, record: MessagesReleased, place: Place) -> None:
-        if index_in(record.leases, place.lease) >= 0:
-            if not record.counted and place.receive_count:
-                place.receive_count -= 1
-            self._note_at(place, LifeKind.RELEASED, self._time_ms, is_counted=record.counted)
-            place.become("active", self._time_ms)
-
-    # ------------------------------------------------------------------ ends and returns
-
-    def _activated(self, record: MessagesActivated, place: Place) -> None:
-        if index_in(record.positions, place.position) >= 0:
-            time_ms = record.activated_ms or self._time_ms
-            self._note_at(place, LifeKind.ACTIVATED, time_ms)
-            place.become("active", time_ms)
-
-    def _deleted(self, record: MessagesDeleted, place: Place) -> None:
-        if index_in(record.positions, place.position) >= 0:
-            self._leave(place, LifeKind.DELETED, record.deleted_ms)
-
-    def _moved(self, record: MessagesMoved | MessagesDeadLettered, place: Place) -> None:
-        # The event is noted with the store in the other queue, which has the reason and is in the same row.
-        if index_in(record.positions, place.position) >= 0:
-            is_redrive = isinstance(record, MessagesMoved) and record.redriven
-            place.become(LifeKind.REDRIVEN if is_redrive else LifeKind.DEAD_LETTERED, self._time_ms)
-
-    def _decided(self, record: TransactionsEnded, place: Place) -> None:
-        if index_in(record.positions, place.position) < 0:
-            return
-        if record.committed:
-            # The message is stored anew in the same row.
-            place.become(LifeKind.COMMITTED, record.ended_ms)
-        else:
-            self._awaited.discard(place.message_id)
-            self._leave(place, LifeKind.ROLLED_BACK, record.ended_ms)
-
-    def _checked(self, record: TransactionsChecked, place: Place) -> None:
-        index = index_in(record.positions, place.position)
-        if index >= 0:
-            self._note_at(place, LifeKind.CHECKED, record.checked_ms, until_ms=record.next_check_ms[index])
-
-    def _undecided(self, record: TransactionsUndecided, place: Place) -> None:
-        if index_in(record.positions, place.position) >= 0:
-            self._note_at(place, LifeKind.UNDECIDED, record.answered_ms)
-
-    def _cut(self, record: QueueCleared | MessagesExpired, place: Place) -> None:
-        if place.position < record.floor:
-            self._end(place, LifeKind.CLEARED if isinstance(record, QueueCleared) else LifeKind.EXPIRED)
-
-    def _queue_deleted(self, record: QueueDeleted, place: Place) -> None:
-        self._end(place, LifeKind.QUEUE_DELETED, record.reason)
-
-    def _end(self, place: Place, kind: LifeKind, reason: str = "") -> None:
-        """End the life by a record that names all messages of a range."""
-        if place.is_live:
-            self._awaited.discard(place.message_id)
-            self._leave(place, kind, self._time_ms, reason=reason, is_certain=place.is_known)
-        place.can_return = False
-
-    def _rewound(self, record: QueueRewound, place: Place) -> None:
-        self._prune(record, place)
-        if not place.can_return or not record.from_position <= place.position < record.stop_position:
-            return
-        # A record without its floor leaves open whether the message was still rewindable.
-        is_certain = place.is_known and record.rewind_floor >= 0
-        self._note_at(place, LifeKind.REWOUND, record.rewound_ms, is_certain=is_certain)
-        place.become("active", record.rewound_ms)
-        place.is_known = is_certain
-        place.receive_count = 0 if is_certain else None
-
-    def _prune(self, record: QueueRewound | QueueAttributesSet, place: Place) -> None:
-        if record.rewind_floor > place.position or (
-            isinstance(record, QueueAttributesSet) and not record.attributes.rewind_ms
-        ):
-            place.can_return = False
-
-    # ------------------------------------------------------------------ deliveries
-
-    def _note_delivery(self, publish: Publish, kind: LifeKind, time_ms: int, number: int, **fields: Any) -> None:
-        self._note(
-            kind,
-            time_ms,
-            queue=publish.topic,
-            message_id=publish.message_id,
-            subscription=self._name(number),
-            **fields,
-        )
-
-    def _delivered(self, record: MessagesDelivered, publish: Publish) -> None:
-        number = record.subscription_id
-        if number not in publish.waiting or index_in(record.positions, publish.position) < 0:
-            return
-        publish.waiting.discard(number)
-        name = self._name(number)
-        if name in self._late or (not name and self._late):
-            self._late.remove(name or self._late[0])
-            return
-        self._note_delivery(publish, LifeKind.DELIVERED, record.delivered_ms, number)
-
-    def _delivery_failed(self, record: DeliveriesFailed, publish: Publish) -> None:
-        index = index_in(record.positions, publish.position)
-        if record.subscription_id in publish.waiting and index >= 0:
-            fields = {"receive_count": record.attempts[index], "until_ms": record.next_ms[index], "text": record.error}
-            self._note_delivery(publish, LifeKind.DELIVERY_FAILED, record.failed_ms, record.subscription_id, **fields)
-
-    def _delivery_dropped(self, record: DeliveriesDropped, publish: Publish) -> None:
-        if index_in(record.positions, publish.position) >= 0:
-            self._drop(publish, record.subscription_id, record.dropped_ms, record.reason, is_certain=True)
-
-    def _deliveries_cleared(self, record: DeliveriesCleared, publish: Publish) -> None:
-        if publish.position < record.floor:
-            self._drop(publish, record.subscription_id, record.cleared_ms, "operator", is_certain=publish.is_known)
-
-    def _unsubscribed(self, record: Unsubscribed, publish: Publish) -> None:
-        self._drop(publish, record.subscription_id, self._time_ms, "unsubscribed", is_certain=publish.is_known)
-
-    def _topic_expired(self, record: TopicMessagesExpired, publish: Publish) -> None:
-        if publish.position < record.floor:
-            for number in sorted(publish.waiting):
-                self._drop(publish, number, self._time_ms, "expired", is_certain=publish.is_known)
-
-    def _drop(self, publish: Publish, number: int, time_ms: int, reason: str, *, is_certain: bool) -> None:
-        if number in publish.waiting:
-            publish.waiting.discard(number)
-            self._note_delivery(
-                publish, LifeKind.DELIVERY_DROPPED, time_ms, number, reason=reason, is_certain=is_certain
-            )
 
     _OF_ALL: ClassVar[dict[type, Any]] = {
         MessagesSent: _sent,
@@ -577,36 +381,9 @@ class Life:
         Subscribed: _subscribed,
         ScheduleSet: _schedule_set,
     }
-    _OF_QUEUES: ClassVar[dict[type, Any]] = {
-        LeasesEnded: _lease_ended,
-        MessagesActivated: _activated,
-        MessagesDeadLettered: _moved,
-        MessagesDeleted: _deleted,
-        MessagesExpired: _cut,
-        MessagesMoved: _moved,
-        MessagesReceived: _received,
-        MessagesReleased: _released,
-        QueueAttributesSet: _prune,
-        QueueCleared: _cut,
-        QueueDeleted: _queue_deleted,
-        QueueRewound: _rewound,
-        TransactionsChecked: _checked,
-        TransactionsEnded: _decided,
-        TransactionsUndecided: _undecided,
-        VisibilityChanged: _lease_changed,
-    }
-    """Methods that take a record of a queue, and a place of the message in this queue."""
-    _OF_TOPICS: ClassVar[dict[type, Any]] = {
-        DeliveriesCleared: _deliveries_cleared,
-        DeliveriesDropped: _delivery_dropped,
-        DeliveriesFailed: _delivery_failed,
-        MessagesDelivered: _delivered,
-        TopicMessagesExpired: _topic_expired,
-        Unsubscribed: _unsubscribed,
-    }
-    _TAGS: ClassVar = b"".join(map(_tag_of, (*_OF_QUEUES, *_OF_TOPICS)))
 
 
+_TAGS: Final = b"".join(map(_tag_of, (*OF_QUEUES, *OF_TOPICS)))
 _KINDS: Final = {
     Event.SENT: LifeKind.SENT,
     Event.HALF: LifeKind.HALF,

@@ -1,8 +1,10 @@
-"""The events of a life: a bounded list, in which missing rows stand where an event follows them. Pure."""
+"""The events of a life: a bounded list, in which missing rows stand where an event follows; and their names. Pure."""
 
 from collections import deque
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
+from cmqd_reading.places import Place
 from cmqd_types.histories import LifeEvent, LifeKind
 
 MAX_EVENTS: Final = 10_000
@@ -57,3 +59,41 @@ class LifeEvents:
     def left_out(self) -> int:
         """Number of events in the middle that were left out."""
         return self._count - len(self._first) - len(self._last)
+
+
+def no_name(number: int) -> str:
+    """Find no name."""
+    return ""
+
+
+class LifeNotes:
+    """Notes of a life: the events, with the row under way and the names that they need."""
+
+    def __init__(self, find_name: Callable[[int], str]) -> None:
+        self.events = LifeEvents()
+        self.names: dict[int, str] = {}
+        """Names of queues, topics, subscriptions and schedules by id."""
+        self._find_name = find_name
+        self.lsn = self.time_ms = 0
+        self.late: list[str] = []
+        """Subscriptions whose late copies of the message are in the row under way."""
+
+    def begin_row(self, lsn: int, time_ms: int) -> None:
+        """Begin a row."""
+        self.lsn, self.time_ms = lsn, time_ms
+        self.late.clear()
+
+    def name(self, number: int) -> str:
+        """Return the name of a queue, topic, subscription or schedule; empty if it is not known."""
+        name = self.names.get(number)
+        if name is None:
+            name = self.names[number] = self._find_name(number)
+        return name
+
+    def note(self, kind: LifeKind, time_ms: int, **fields: Any) -> None:
+        """Add an event of the row under way."""
+        self.events.add(LifeEvent(time_ms=time_ms, kind=kind, lsn=fields.pop("lsn", self.lsn), **fields))
+
+    def note_at(self, place: Place, kind: LifeKind, time_ms: int, **fields: Any) -> None:
+        """Add an event in a queue."""
+        self.note(kind, time_ms, queue=self.name(place.queue_id), message_id=place.message_id, **fields)
