@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cmqd import __version__
+from cmqd.child_python import child_python
 from cmqd.exit_codes import ExitCode
 from cmqd.ha import commands as ha
 from cmqd.settings import SETTINGS, SettingError, SettingInfo, Settings, ignored_variables, load
@@ -20,14 +21,22 @@ CMQD_MAX_CONNECTIONS); flags win over environment, that over the file. A TIME is
 or milliseconds without a unit; a SIZE is a number with KiB, MiB, GiB, TiB, kB, MB, GB or TB, or bytes without a unit.
 """
 
+_BACKUP_COMMANDS = {
+    "backup": "copy the log of a data folder to a folder or URL, also while its broker runs; list a backup",
+    "restore": "make a data folder from a backup, as of its last row or of a time",
+}
+"""Commands of the program ``cmqd_backup``, which is a client of the broker: this package imports no module of it."""
 _PLATFORMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Cygwin"}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     open_standard_streams()
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in _BACKUP_COMMANDS:
+        return _run_backup_program(given)
     parser = _parser()
-    chosen = parser.parse_args(arguments)
+    chosen = parser.parse_args(given)
     flags: dict[str, Any] = {name: getattr(chosen, name, None) for name in SETTINGS}
 
     def read_settings() -> Settings:
@@ -69,6 +78,16 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"cmqd: {refusal}", file=sys.stderr)
         return ExitCode.USAGE
     return int(run_server(settings, read_settings, ignored, gateway_flags))
+
+
+def _run_backup_program(arguments: list[str]) -> int:
+    """Become the program ``cmqd_backup``, with the same arguments; return only on a platform without it."""
+    if sys.platform != "linux":
+        print(f"cmqd: {platform_refusal(sys.platform)}", file=sys.stderr)
+        return ExitCode.USAGE
+    command = [*child_python(), "-m", "cmqd_backup", *arguments]
+    sys.stdout.flush()
+    os.execv(command[0], command)
 
 
 def open_standard_streams() -> None:
@@ -166,6 +185,9 @@ def _parser() -> argparse.ArgumentParser:
     config = commands.add_parser("config", help="print the effective settings as a TOML file")
     _add_accounts(commands)
     _add_new_log_id(commands)
+    for name, text in _BACKUP_COMMANDS.items():
+        # For the list of commands alone.
+        commands.add_parser(name, help=text, add_help=False)
     ha.add_commands(commands, _add_settings)
     for command in (serve, config):
         command.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings")

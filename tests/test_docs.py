@@ -185,6 +185,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
     run_by = {
         "sh": {
             "README.md",
+            "backup.md",
             "model.md",
             "topics.md",
             "schedules.md",

@@ -102,7 +102,14 @@ class Session:
         if address.others:
             opening, patience = max(opening, TAKEOVER_SECONDS), max(patience, TAKEOVER_SECONDS)
             on_event = TakeoverNotices(self.output, patience).take
-        client = connect(address, request_timeout=self.timeout, patience=patience, product="cmq", on_event=on_event)
+        client = connect(
+            address,
+            request_timeout=self.timeout,
+            patience=patience,
+            product="cmq",
+            name="cmq" if address.name is None else None,
+            on_event=on_event,
+        )
         await client.open(patience=opening)
         try:
             yield client

@@ -1,5 +1,5 @@
 """The address of a server with the key of the caller: the URL
-``cmq://SECRET_ID:SECRET_KEY@host:port[,host:port...][?region=..&tls=1]``.
+``cmq://SECRET_ID:SECRET_KEY@host:port[,host:port...][?region=..&tls=1&name=..]``.
 
 Several hosts are addresses of one service, such as a server and its standby; see ``cmqd_client.links.hosts_in_turn``.
 """
@@ -7,6 +7,8 @@ Several hosts are addresses of one service, such as a server and its standby; se
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
+
+from cmqd_client.client_names import checked_name
 
 DEFAULT_PORT = 5680
 
@@ -26,6 +28,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     region: str | None = None
     """Connect only if the server serves this region; None = any region."""
     tls: bool = False
+    name: str | None = None
+    """Name of the client; None = as the program says."""
 
     def each(self) -> "list[Address]":
         """Return an address without ``others`` for every host, in their order."""
@@ -41,7 +45,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             for host, port in ((self.host, self.port), *self.others)
         )
-        options = {"region": self.region, "tls": "1" if self.tls else None}
+        options = {"region": self.region, "tls": "1" if self.tls else None, "name": self.name}
         query = urlencode({name: value for name, value in options.items() if value is not None})
         url = f"cmq://{quote(self.secret_id, safe='')}:{shown_key}@{hosts}"
         return f"{url}/?{query}" if query else url
@@ -78,8 +82,9 @@ def parse_address(url: str) -> Address:
     tls = options.pop("tls", "0").lower()
     if tls not in _TRUE | _FALSE:
         raise ValueError(f"tls is {tls!r} in the server's URL; it must be 1 or 0")
+    name = options.pop("name", None)
     if options:
-        raise ValueError(f"the server's URL has the unknown option {min(options)!r}; known are region and tls")
+        raise ValueError(f"the server's URL has the unknown option {min(options)!r}; known are region, tls and name")
     return Address(
         secret_id=unquote(parts.username),
         secret_key=unquote(parts.password),
@@ -88,6 +93,7 @@ def parse_address(url: str) -> Address:
         others=tuple(others),
         region=region or None,
         tls=tls in _TRUE,
+        name=None if name is None else checked_name(name),
     )
 
 

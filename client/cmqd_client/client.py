@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -33,6 +34,7 @@ from cmqd_client.administration.metrics import (
 from cmqd_client.administration.queue_summaries import QueueSummaryPage, ask_summaries
 from cmqd_client.administration.segments import SegmentPage, ask_segments
 from cmqd_client.attributes import QueueAttributes, QueueInfo, queue_attributes, queue_info
+from cmqd_client.client_names import checked_name, default_name
 from cmqd_client.connection import CONNECT_TIMEOUT, REQUEST_TIMEOUT, Connection, TlsOption
 from cmqd_client.consumers.consumer import Consumer
 from cmqd_client.consumers.running import STOP_SIGNALS, run_consumers
@@ -56,6 +58,7 @@ from cmqd_client.transactions.half_messages import Checker
 from cmqd_client.transactions.producer import TransactionProducer
 from cmqd_protocol import operations
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS
+from cmqd_types.actors import StatedClient
 from cmqd_types.inspection import ConnectionSort
 from cmqd_types.queues import QueueSelection, QueueSort
 
@@ -86,6 +89,7 @@ def connect(
     connect_timeout: Duration = CONNECT_TIMEOUT,
     heartbeat: Duration | None = None,
     product: str = "cmqd-client",
+    name: str | None = None,
     on_event: OnEvent | None = None,
     tracing: bool = True,
     follow: Follow | None = None,
@@ -99,7 +103,7 @@ def connect(
     closed. Meanwhile calls wait, as long as their patience lasts.
 
     Args:
-        url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1]``. Several hosts of a service, ``cmq://ID:KEY@a:5680,b:5680``,
+        url: ``cmq://ID:KEY@host[:5680][?region=..&tls=1&name=..]``. Several hosts of a service, ``cmq://ID:KEY@a:5680,b:5680``,
             are tried in turn, the last connected host first; addresses that a standby names come in addition. None =
             the server that ``cmq`` would use: the named context, else the URL in the environment variable CMQ_URL,
             else the current context.
@@ -120,7 +124,10 @@ def connect(
         heartbeat: interval of heartbeats; silence of twice that closes the connection. The server may propose a
             shorter interval. 0 = only if the server proposes heartbeats. None = 30 s; with several hosts in the URL 2
             s, so that a machine without power is left for its standby after 4 s.
-        product: the name of this client in the server's log.
+        product: the software of this client, in the server's log and lists.
+        name: the name of this client, in the server's lists and in the history of messages; at most 128 printable
+            characters. Clients with equal names are shown as one. None = the URL's name, else the program and the host,
+            such as ``worker@web-3``.
         on_event: called with each event: connected, lost, reconnecting ...; see :mod:`cmqd_client.events`.
         tracing: make OpenTelemetry spans, and send their context in headers, if an OpenTelemetry SDK is set up when the
             client is opened; see :mod:`cmqd_client.messages.tracing`.
@@ -155,6 +162,7 @@ def connect(
         tls=tls,
         heartbeat=to_seconds(heartbeat, "heartbeat"),
         product=product,
+        name=checked_name(name if name is not None else default_name() if address.name is None else address.name),
     )
     make_tracing = partial(tracing_if_set_up, address.host, address.port) if tracing else None
     opener = HostsInTurn(open_connection, address.each(), opening, follow)
@@ -265,6 +273,16 @@ class Client:
         the server refuses further requests as ``TooManyRequests``. None = not connected, or the server did not tell.
         """
         return self._channel.max_waiting_requests
+
+    def on_behalf_of(self, client: StatedClient) -> "Client":
+        """Return this open client, making its requests for another client: for a gateway, whose callers share it.
+
+        Sends, receives and other changes of messages are shown as those of ``client``. A server without the feature
+        shows them as those of this client.
+        """
+        view = copy(self)
+        view._channel = self._channel.on_behalf_of(client)
+        return view
 
     def statistics(self) -> ClientStatistics:
         """Return a snapshot of the counters of this client.

@@ -44,7 +44,15 @@ from cmqd_client.errors import (
 )
 from cmqd_protocol.client_connection import ClientConnection
 from cmqd_protocol.events import ConnectionEnded, Opened
-from cmqd_protocol.features import STALLED, ClientFeature, FeatureNotNamed, ServerFacts
+from cmqd_protocol.features import (
+    ON_BEHALF_OF,
+    STALLED,
+    ClientFeature,
+    Feature,
+    FeatureNotNamed,
+    ServerFacts,
+    made_for,
+)
 from cmqd_protocol.limits import DEFAULT_HEARTBEAT_MS, MAX_REQUEST_ID, NONCE_BYTES
 from cmqd_protocol.messages import (
     AnyReply,
@@ -202,6 +210,7 @@ class Connection(asyncio.Protocol):
         timeout: float = CONNECT_TIMEOUT,
         heartbeat: float = DEFAULT_HEARTBEAT_MS / 1000,
         product: str = "cmqd-client",
+        name: str = "",
         on_ended: "OnEnded | None" = None,
         next_request_id: Callable[[], int] | None = None,
         on_push: "OnPush | None" = None,
@@ -213,7 +222,8 @@ class Connection(asyncio.Protocol):
             tls: see :data:`TlsOption`.
             timeout: seconds for TCP, TLS and handshake together.
             heartbeat: seconds; the server may propose less. A peer silent for twice as long is given up.
-            product: the name of this client in the server's log.
+            product: the software of this client, in the server's log and lists.
+            name: the name of this client, in the server's lists and in the history of messages.
             on_ended: called once, when the connection takes no more requests (lost, or the server shuts down).
             next_request_id: gives request numbers, if several connections are to share a count.
             on_push: called with messages that the server sends unasked, within the wake-up of their arrival; must not
@@ -237,6 +247,7 @@ class Connection(asyncio.Protocol):
             heartbeat_ms=round(heartbeat * 1000),
             handshake_timeout_ms=round(timeout * 1000),
             features=ClientFeature,
+            name=name,
         )
         self = cls(wire, loop, on_ended, next_request_id or request_ids().__next__, on_push)
         self.host = f"{address.host}:{address.port}"
@@ -333,6 +344,9 @@ class Connection(asyncio.Protocol):
         try:
             self._wire.send(message)
         except FeatureNotNamed as problem:
+            if problem.field == ON_BEHALF_OF:
+                # An older server shows the connection's own client, and does the same otherwise.
+                return self.request(made_for(message, None), timeout)
             details = {"field": problem.field, "feature": problem.feature}
             raise NotSupported(str(problem), connection_id=self.connection_id, details=details) from problem
         except LocalProtocolError as problem:
@@ -605,9 +619,10 @@ class Connection(asyncio.Protocol):
         if not self._wire.is_open:
             return
         handles = [message.receipt_handle for message in reply.messages]
+        stated = request.on_behalf_of if Feature.ON_BEHALF_OF in self.facts.features else None
         # Uncounted, and without waiting for the reply: on failure the visibility timeout makes the messages active
         # again.
-        self._wire.send(ReleaseMessages(self.next_request_id(), request.queue, handles, False))
+        self._wire.send(ReleaseMessages(self.next_request_id(), request.queue, handles, False, stated))
         self._handed_back += len(handles)
         self._flush_soon()
 

@@ -28,6 +28,7 @@ def _client(address: Address) -> ClientConnection:
         now_ms=_now_ms(),
         region=address.region,
         product="cmqd_load",
+        name="cmqd_load" if address.name is None else address.name,
     )
 
 

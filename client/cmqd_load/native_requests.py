@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from cmqd_load.native_job import Request
-from cmqd_load.wire import frame
-from cmqd_protocol.messages import DeleteMessages, ReceiveMessages, SendMessages, WireMessage, encoder
+from cmqd_load.wire import frame, shortest
+from cmqd_protocol.messages import DeleteMessages, ReceiveMessages, SendMessages, WireMessage
 
 PROTOCOL = "cmqd"
 NUMBER = 256
@@ -22,8 +22,8 @@ def request_of(message: WireMessage, messages: int, *, is_stamped: bool = False)
 
 
 def without_last_list(message: WireMessage) -> bytes:
-    """Return a payload without its last field, an empty list: the generator appends the handles."""
-    payload = encoder.encode(message)
+    """Return a payload without its last field that is set, an empty list: the generator appends the handles."""
+    payload = shortest(message)
     assert payload[-1] == 0x90
     return payload[:-1]
 

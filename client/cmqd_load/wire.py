@@ -95,6 +95,14 @@ def frame(message: object) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
+def shortest(message: WireMessage) -> bytes:
+    """Return a message as a payload, without the empty fields at its end."""
+    fields = list(msgspec.structs.astuple(message))
+    while fields[-1] is None:
+        fields.pop()
+    return encoder.encode([tag_of(type(message)), *fields])
+
+
 def random_body(size: int, stamp: int = 0) -> bytes:
     """Return ``size`` bytes (at least MIN_BODY): the mark, a time, then noise that no file system can compress."""
     return MARK + STAMP.pack(stamp) + os.urandom(size - MIN_BODY)
@@ -169,13 +177,14 @@ ALL_ACKNOWLEDGED = b"\x90\xc0"
 
 
 class HandlesTemplate:
-    """A request whose last field is an empty list of receipt handles: only the handles are encoded anew."""
+    """A request whose last field, but for empty ones, is an empty list of receipt handles: only the handles are encoded
+    anew."""
 
     __slots__ = ("_encode", "_head", "_tail")
 
     def __init__(self, request: WireMessage) -> None:
         # [array, opcode, request id, ..., handles]: an empty list is the last byte, a small id one byte.
-        empty = encoder.encode(request)
+        empty = shortest(request)
         self._head, self._tail = empty[:2], empty[3:-1]
         self._encode = msgspec.msgpack.Encoder().encode
 

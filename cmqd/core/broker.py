@@ -20,7 +20,7 @@ from cmqd.core.limits import Limits
 from cmqd.core.outcome import Effects, MissedFiring, Outcome, UnusedQueue
 from cmqd.core.parts import Parts
 from cmqd_fold.receipts import HandleKey
-from cmqd_segment.records import AnyRecord, ClockOffset, Runs, StoredMessage
+from cmqd_segment.records import AnyRecord, ClockOffset, LogRestored, Runs, StoredMessage
 
 
 class Broker:
@@ -195,12 +195,13 @@ class Broker:
         self.facts.apply_clock_offset(record)
         return Outcome(None, [record, *self.parts.schedules.step(now_ms)] if stepped else [record])
 
-    def recovered(self, *, lost: bool = False) -> Sequence[AnyRecord]:
+    def recovered(self, *, lost: bool = False, restored: LogRestored | None = None) -> Sequence[AnyRecord]:
         """End recovery: numbers start beyond all numbers that may have been used, and bodies are in the log alone.
 
         ``lost``: part of the log was set aside, so the numbers leap, as they do after ``begin_salvage``: the lost
-        part may have used numbers that clients still hold. Returns records to append before all others.
+        part may have used numbers that clients still hold. ``restored``: the log was restored from a backup; the rows
+        behind it that the backup lacks have used numbers as well. Returns records to append before all others.
         """
-        records = self.parts.replay.finish(lost=lost)
+        records = self.parts.replay.finish(lost=lost, restored=restored)
         self.parts.start.take_up()
         return records

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from cmqd_segment.checkpoint import AnyPart
+from cmqd_segment.manifest import Restored
 from cmqd_segment.records import AnyRecord, PublishedMessage, Runs, StoredMessage
 from cmqd_types.metrics import DURATIONS_US, SIZES, Histogram, histogram
 
@@ -64,6 +65,8 @@ class RecoveryReport(msgspec.Struct, frozen=True, array_like=True):
     findings: tuple[Finding, ...] = ()
     log_id: str = ""
     """Identity of a log that outlives the process, else empty."""
+    restored: Restored | None = None
+    """The restore of the log from a backup, if this is its first start since."""
 
 
 class LogState(msgspec.Struct, frozen=True, array_like=True):

@@ -251,6 +251,7 @@ class OpenLog:
             numbers_jump=recovered.lost,
             findings=tuple(recovered.findings),
             log_id=self.catalog.log_id,
+            restored=recovered.restored,
         )
         catalog = self.catalog
         return ipc.Opened(report, catalog.droppable_lsn, self.closed_segments(), catalog.standing_pins)

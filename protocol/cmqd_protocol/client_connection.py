@@ -91,6 +91,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | Push]):
         heartbeat_ms: int = DEFAULT_HEARTBEAT_MS,
         handshake_timeout_ms: int = AUTHENTICATION_TIMEOUT_MS,
         features: Iterable[str] = (),
+        name: str = "",
     ) -> None:
         """Start the handshake of a new connection.
 
@@ -98,6 +99,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | Push]):
             nonce: 32 random bytes that were never used before.
             region: expected region; a server of a different region refuses the client. None = any region.
             features: words of ``features.ClientFeature`` that the shell acts on.
+            name: name of this client, for the history of messages; at most 128 printable characters.
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
@@ -114,6 +116,7 @@ class ClientConnection(Endpoint[Opened | AnyReply | Push]):
             region=region,
             product=product,
             features=tuple(features),
+            name=name,
         )
         self._server: ServerHello | None = None
         self._not_named: Mapping[type[Struct], Mapping[str, str]] = {}

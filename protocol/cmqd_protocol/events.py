@@ -19,6 +19,8 @@ class Authenticated(Struct, frozen=True, gc=False):
     """Name of the client's software as the client states, without proof; for logs only."""
     features: tuple[str, ...] = ()
     """Words of the client; see ``features.ClientFeature``."""
+    name: str = ""
+    """Name of the client as the client states, without proof; empty if not stated."""
 
 
 class Opened(Struct, frozen=True, gc=False):

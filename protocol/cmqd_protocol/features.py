@@ -13,12 +13,27 @@ call. A server gives such an answer only to a client that named the word.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from cmqd_protocol.messages import PublishMessages, ReceiveMessages, RewindQueue, SendHalfMessages, SendMessages
+from cmqd_protocol.messages import (
+    ChangeVisibility,
+    DeadLetterMessages,
+    DeleteMessages,
+    EndTransactions,
+    PublishMessages,
+    ReceiveMessages,
+    ReleaseMessages,
+    Request,
+    RewindQueue,
+    SendHalfMessages,
+    SendMessages,
+)
 from cmqd_protocol.protocol_errors import LocalProtocolError
+from cmqd_types.actors import StatedClient
+
+RequestT = TypeVar("RequestT", bound=Request)
 
 MAX_WAITING_REQUESTS_FACT: Final = "max_waiting_requests"
 FEATURES_FACT: Final = "features"
@@ -38,6 +53,7 @@ class Feature(StrEnum):
     """Delays beyond ``CMQ_MAX_DELAY_MS``; named only by a server with such a setting."""
     ACKNOWLEDGE = "acknowledge"
     ALL_OR_NONE = "all_or_none"
+    ON_BEHALF_OF = "on_behalf_of"
 
 
 class ClientFeature(StrEnum):
@@ -53,14 +69,31 @@ STALLED: Final = "stalled"
 may lead."""
 
 
+ON_BEHALF_OF: Final = "on_behalf_of"
+"""Field of the requests that change messages: the client that the request is made for."""
+_FOR_OTHERS: Final[Mapping[str, str]] = {ON_BEHALF_OF: Feature.ON_BEHALF_OF}
+
 FIELD_FEATURES: Final[Mapping[type[Struct], Mapping[str, str]]] = {
     RewindQueue: {"ago_ms": Feature.REWIND_AGO},
-    SendMessages: {"after": Feature.ORDERED_SENDS, "at_ms": Feature.SEND_AT, "all_or_none": Feature.ALL_OR_NONE},
-    SendHalfMessages: {"all_or_none": Feature.ALL_OR_NONE},
-    PublishMessages: {"after": Feature.ORDERED_PUBLISHES, "all_or_none": Feature.ALL_OR_NONE},
-    ReceiveMessages: {"acknowledge": Feature.ACKNOWLEDGE},
+    SendMessages: {
+        "after": Feature.ORDERED_SENDS,
+        "at_ms": Feature.SEND_AT,
+        "all_or_none": Feature.ALL_OR_NONE,
+        **_FOR_OTHERS,
+    },
+    SendHalfMessages: {"all_or_none": Feature.ALL_OR_NONE, **_FOR_OTHERS},
+    PublishMessages: {"after": Feature.ORDERED_PUBLISHES, "all_or_none": Feature.ALL_OR_NONE, **_FOR_OTHERS},
+    EndTransactions: _FOR_OTHERS,
+    ReceiveMessages: {"acknowledge": Feature.ACKNOWLEDGE, **_FOR_OTHERS},
+    DeleteMessages: _FOR_OTHERS,
+    ChangeVisibility: _FOR_OTHERS,
+    ReleaseMessages: _FOR_OTHERS,
+    DeadLetterMessages: _FOR_OTHERS,
 }
 """Fields of requests that need a feature. A field with its default value needs no feature."""
+
+
+_MADE_FOR_OTHERS: Final = frozenset(kind for kind, fields in FIELD_FEATURES.items() if ON_BEHALF_OF in fields)
 
 
 class ServerFacts(Struct, frozen=True):
@@ -107,6 +140,12 @@ class FeatureNotNamed(LocalProtocolError):
         )
         self.field = field
         self.feature = feature
+
+
+def made_for(request: RequestT, client: StatedClient | None) -> RequestT:
+    """Return a request that is made for a client, None = for the client of the connection. A request that changes no
+    messages states no client, and is returned as it is."""
+    return structs.replace(request, on_behalf_of=client) if type(request) in _MADE_FOR_OTHERS else request
 
 
 def fields_not_named(

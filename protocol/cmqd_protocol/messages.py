@@ -43,6 +43,7 @@ from cmqd_protocol.fields import (
 from cmqd_protocol.limits import MAX_BATCH, MAX_CLIENT_FEATURES, MAX_SECRET_ID_BYTES
 from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
 from cmqd_types import deliveries, messages, queues, schedules, topics
+from cmqd_types.actors import ClientName, StatedClient
 from cmqd_types.audit import AuditEntry
 from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
@@ -96,6 +97,8 @@ class ClientHello(WireMessage, frozen=True, tag=2):
     product: ShortText = ""
     features: Annotated[tuple[ShortText, ...], Meta(max_length=MAX_CLIENT_FEATURES)] = ()
     """Answers that the client understands; see ``features.ClientFeature``. The proof does not cover the words."""
+    name: ClientName = ""
+    """Name of the client, such as its program and host; ``product`` is its software. The proof does not cover it."""
 
 
 class Welcome(WireMessage, frozen=True, tag=3):
@@ -176,6 +179,9 @@ class SendMessages(Request, frozen=True, tag=16):
     ``send_at``."""
     all_or_none: bool = False
     """Refuse a batch with some remembered dedup ids and some new messages. Needs feature ``all_or_none``."""
+    on_behalf_of: StatedClient | None = None
+    """Client that the request is made for, in place of the name and host of the connection. Needs feature
+    ``on_behalf_of``."""
 
 
 class ReceiveMessages(Request, frozen=True, tag=17):
@@ -187,6 +193,8 @@ class ReceiveMessages(Request, frozen=True, tag=17):
     visibility_timeout_ms: Unsigned | None = None
     acknowledge: Handles | None = None
     """Receipt handles of messages to delete before the receive. Needs feature ``acknowledge``."""
+    on_behalf_of: StatedClient | None = None
+    """See ``SendMessages``."""
 
 
 class DeleteMessages(Request, frozen=True, tag=18):
@@ -194,6 +202,8 @@ class DeleteMessages(Request, frozen=True, tag=18):
 
     queue: str
     receipt_handles: Handles
+    on_behalf_of: StatedClient | None = None
+    """See ``SendMessages``."""
 
 
 class ChangeVisibility(Request, frozen=True, tag=19):
@@ -202,6 +212,8 @@ class ChangeVisibility(Request, frozen=True, tag=19):
     queue: str
     receipt_handles: Handles
     visibility_timeout_ms: Unsigned
+    on_behalf_of: StatedClient | None = None
+    """See ``SendMessages``."""
 
 
 class ReleaseMessages(Request, frozen=True, tag=20):
@@ -210,6 +222,8 @@ class ReleaseMessages(Request, frozen=True, tag=20):
     queue: str
     receipt_handles: Handles
     count_receive: bool = True
+    on_behalf_of: StatedClient | None = None
+    """See ``SendMessages``."""
 
 
 class PeekMessages(Request, frozen=True, tag=21):
@@ -230,6 +244,8 @@ class DeadLetterMessages(Request, frozen=True, tag=22):
     receipt_handles: Handles
     reasons: Reasons
     """A reason for all messages, or a reason per handle; it stands in the origin of the dead letter."""
+    on_behalf_of: StatedClient | None = None
+    """See ``SendMessages``."""
 
 
 class MessagesSent(Reply, frozen=True, tag=193):
@@ -486,6 +502,8 @@ class PublishMessages(Request, frozen=True, tag=86):
     """Stored only if the topic remembers this dedup id; see ``features.Feature.ORDERED_PUBLISHES``."""
     all_or_none: bool = False
     """As in ``SendMessages``."""
+    on_behalf_of: StatedClient | None = None
+    """See ``SendMessages``."""
 
 
 class TopicInfo(topics.TopicInfo, WireMessage, frozen=True, tag=207):
@@ -781,6 +799,8 @@ class SendHalfMessages(Request, frozen=True, tag=112):
     dedup_ids: DedupIds | None = None
     all_or_none: bool = False
     """As in ``SendMessages``."""
+    on_behalf_of: StatedClient | None = None
+    """See ``SendMessages``."""
 
 
 class EndTransactions(Request, frozen=True, tag=113):
@@ -790,6 +810,8 @@ class EndTransactions(Request, frozen=True, tag=113):
     message_ids: MessageIds
     decisions: Annotated[list[Decision], Meta(min_length=1, max_length=MAX_BATCH)]
     """A decision per message, or a single decision for all messages."""
+    on_behalf_of: StatedClient | None = None
+    """See ``SendMessages``."""
 
 
 class ListHalfMessages(Request, frozen=True, tag=114):

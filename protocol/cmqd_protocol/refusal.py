@@ -16,8 +16,9 @@ from msgspec import Meta, Struct
 from cmqd_protocol import large_frames
 from cmqd_protocol.frames import Payload
 from cmqd_protocol.limits import LARGE_PAYLOAD_BYTES, MAX_REQUEST_ID, VERSION
-from cmqd_protocol.messages import REQUEST_TYPES, Error, Request, error
+from cmqd_protocol.messages import REQUEST_TYPES, ClientHello, Error, Request, error
 from cmqd_protocol.protocol_errors import ErrorCode
+from cmqd_types.actors import PATTERNS
 from cmqd_types.sentences import Sentence, field_name, quantity, sentence
 
 DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -99,6 +100,19 @@ def refuse(payload: Payload, problem: Exception) -> Error | None:
     )
 
 
+def hello_refusal(payload: Payload, problem: Exception) -> str | None:
+    """Return the text of the error for a hello with a wrong field; None if the payload is no hello at all."""
+    if not isinstance(problem, msgspec.ValidationError):
+        return None
+    try:
+        if _short_decoder.decode(payload)[0] != ClientHello.__struct_config__.tag:
+            return None
+        text, _ = _explain(payload, ClientHello.__struct_fields__, str(problem)[:SAID_CHARACTERS])
+    except (*DECODE_ERRORS, LookupError, TypeError):
+        return None
+    return f"in the hello, {text}"
+
+
 def _large_envelope(payload: Payload, problem: Exception) -> _Envelope | None:
     """Read the envelope of a large payload, without examining its end; None = malformed, or without an envelope."""
     # None and not ``raise problem``: this frame has the problem and the payload, so the traceback would be a cycle that
@@ -158,8 +172,16 @@ def _out_of_bounds(field: str, bounds: re.Match[str], encoded: bytes) -> _Explan
     return text, {"field": field, "value": count, "limit": limit}
 
 
+def _words_of_pattern(said: str) -> str | None:
+    """Return the words for the pattern that msgspec's error text names; None = the text names no pattern."""
+    return next((words for pattern, words in PATTERNS.items() if repr(pattern) in said), None)
+
+
 def _wrong_type(part: Sentence, field: str, said: str, encoded: bytes) -> _Explanation:
-    if types := _WRONG_TYPE.match(said):
+    if pattern_words := _words_of_pattern(said):
+        expected = pattern_words
+        text = sentence("{} must be {}", part, expected)
+    elif types := _WRONG_TYPE.match(said):
         expected = types["expected"]
         text = sentence("{} is of type {}; expected {}", part, types["got"], expected)
     else:

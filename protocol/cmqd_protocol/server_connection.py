@@ -56,7 +56,7 @@ from cmqd_protocol.messages import (
     request_decoder,
 )
 from cmqd_protocol.protocol_errors import ErrorCode, LocalProtocolError
-from cmqd_protocol.refusal import DECODE_ERRORS, refuse
+from cmqd_protocol.refusal import DECODE_ERRORS, hello_refusal, refuse
 from cmqd_protocol.states import Role, State, Step
 
 ServerEvent: TypeAlias = Authenticated | Request | Cancel | RequestRefused | ConnectionEnded
@@ -480,7 +480,11 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         try:
             hello = client_hello_decoder.decode(payload)
         except DECODE_ERRORS as problem:
-            self._malformed(problem)
+            refusal = hello_refusal(payload, problem)
+            if refusal is None:
+                self._malformed(problem)
+            else:
+                self._end(ErrorCode.MALFORMED_FRAME, refusal)
             return
         handshake.offered_secret_id = hello.secret_id
         key = handshake.find_key(hello.secret_id)
@@ -509,7 +513,7 @@ class ServerConnection(Endpoint[Authenticated | Request | Cancel | RequestRefuse
         self._open(max_frame_bytes, heartbeat_ms)
         self._handshake = None
         self._queue(structs.replace(unproven, proof=proof, facts=handshake.facts))
-        self._events.append(Authenticated(key.account, hello.secret_id, hello.product, hello.features))
+        self._events.append(Authenticated(key.account, hello.secret_id, hello.product, hello.features, hello.name))
 
     def _queue_last(self, reply: Error) -> None:
         if self._state is State.PREAMBLE:

@@ -164,6 +164,20 @@ class CacheOf(msgspec.Struct, frozen=True):
         return f"log {self.log_id}, shard {self.shard}"
 
 
+class Restored(msgspec.Struct, frozen=True, array_like=True):
+    """The restore of a log from a backup. In force until a row behind the restored rows is durable: the first start
+    writes that row, and tells clock and counters of the restore before.
+    """
+
+    lsn: int
+    """The last restored row."""
+    time_ms: int
+    """Broker time of that row, from which broker time goes on: not from the wall clock, by which messages would have
+    expired."""
+    aged_ms: int
+    """Age that sessions and dedup ids gain (``LogRestored.aged_ms``)."""
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """The files of a data folder, with their states; see the module."""
 
@@ -196,6 +210,8 @@ class Manifest(msgspec.Struct, frozen=True):
     then."""
     cache_of: CacheOf | None = None
     """Set in a folder of one of the ``CACHE_FORMATS``, and in no other."""
+    restored: Restored | None = None
+    """Set by ``cmqd restore``. Without effect once the log has a row above ``Restored.lsn``."""
 
 
 def current_format(cache_of: CacheOf | None) -> int:
@@ -263,14 +279,18 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: Manifest, mode: int | None = None) -> None:
     """Replace the manifest; on return the new manifest is durable. Blocks for two fsyncs. Raises OSError and leaves the
     old manifest.
+
+    ``mode``: of the first manifest of a folder; None = by the mask of this process. A later manifest keeps its mode.
     """
     content = msgspec.json.format(msgspec.json.encode(manifest), indent=1).removesuffix(b"\n}")
     text = content + f',\n "checksum": "{_checksum(content)}"\n}}\n'.encode()
     temporary = folder / f"{MANIFEST_NAME}.tmp"
     with temporary.open("wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         with contextlib.suppress(FileNotFoundError):
             # The mode of the manifest is the mode of the folder's files, with any mask of this process.
             os.fchmod(file.fileno(), stat.S_IMODE((folder / MANIFEST_NAME).stat().st_mode))

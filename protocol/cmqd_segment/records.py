@@ -202,6 +202,16 @@ class ClockOffset(Record, frozen=True, tag=11):
     """The longest delay that a send could have at that time."""
 
 
+class LogRestored(Record, frozen=True, tag=12):
+    """The log was restored from a backup, and this record is in its first row behind the restored rows."""
+
+    restored_ms: int
+    """Broker time, which goes on from the last restored row."""
+    aged_ms: int
+    """Age that sessions and dedup ids gain: the time of the wall clock between the last restored row and the restore.
+    Their lives ended meanwhile, although broker time stood still."""
+
+
 class TotalsReset(Record, frozen=True, tag=68):
     """All totals of the broker begin at 0 from here on: rows were lost, and the totals would be lower than before the
     loss. A reader of totals takes 0 for a new beginning, and any other lower value for a count from 0 to that value.
@@ -588,6 +598,7 @@ AnyRecord: TypeAlias = (
     | RedriveStarted
     | RedriveEnded
     | ClockOffset
+    | LogRestored
     | TotalsReset
     | Administered
     | MessagesSent

@@ -52,6 +52,8 @@ class ConnectionInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes of replies in the server's socket buffer that the client has not read."""
     checked_queues: int
     """Queues for which the connection answers transaction checks."""
+    name: str = ""
+    """Name of the client as the client states, without proof; empty if not stated."""
 
 
 class WaitingReceiveInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,6 +69,8 @@ class WaitingReceiveInfo(msgspec.Struct, frozen=True, array_like=True, gc=False)
     since_ms: int
     until_ms: int
     """Time at which the receive ends without messages."""
+    name: str = ""
+    """Name of the client that receives, as stated in the request, or with its connection."""
 
 
 class SettingInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):

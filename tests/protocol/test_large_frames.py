@@ -45,11 +45,11 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     ),
     "wrong type": (b"\x95" + SEND + array(COUNT) + ZEROS, "headers must have at most 256 entries"),
     "unknown elements": (
-        array(12 + COUNT) + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0\xc2" + ZEROS,
+        array(13 + COUNT) + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0\xc2\xc0" + ZEROS,
         f"request: {COUNT} bytes behind the last known field; at most {LARGE_PAYLOAD_BYTES} are skipped",
     ),
     "unknown nested element": (
-        b"\x9d" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0\xc2" + array(COUNT) + ZEROS,
+        b"\x9e" + SEND + b"\xc0\xc0\x00\x00\xc0\xc0\xc0\xc2\xc0" + array(COUNT) + ZEROS,
         f"request: {COUNT + 5} bytes behind the last known field; at most {LARGE_PAYLOAD_BYTES} are skipped",
     ),
     "elements in place of fields": (array(COUNT) + SEND + ZEROS, "headers is of type int; expected array | null"),
@@ -146,7 +146,7 @@ def test_a_large_send_of_a_newer_client_is_taken() -> None:
     payload = encoder.encode(request)
     pair = ConnectionPair.opened()
 
-    pair.to_server(frame(b"\x9d" + payload[1:] + array(10_000) + bytes(10_000)))
+    pair.to_server(frame(b"\x9e" + payload[1:] + array(10_000) + bytes(10_000)))
 
     assert pair.server_events == [request]
 

@@ -390,7 +390,7 @@ class TestMalformed:
     def test_the_reason_given_by_the_server_reaches_the_client(self) -> None:
         pair = ConnectionPair.opened()
         pair.client.send(DeleteMessages(1, "q", [1]))
-        pair.to_server(frame(b"\x98\x11\x02\xa1q\x01\xc0\xc0\xc0" + b"\x91" * 20_000))
+        pair.to_server(frame(b"\x99\x11\x02\xa1q\x01\xc0\xc0\xc0\xc0" + b"\x91" * 20_000))
 
         pair.exchange()
 

@@ -27,6 +27,7 @@ from cmqd_protocol.features import (
 )
 from cmqd_protocol.messages import MESSAGE_TYPES, REQUEST_TYPES, operation_name
 from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
+from cmqd_types.actors import MAX_CLIENT_HOST, MAX_CLIENT_NAME
 from cmqd_types.attributes import ScheduleAttributes
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
 from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo
@@ -190,6 +191,8 @@ def test_small_limits_are_written_as_they_are() -> None:
     assert "at most **32** headers" in SPEC
     assert f"at most {limits.MAX_ATTRIBUTES} entries" in SPEC
     assert limits.MAX_NAME_BYTES == limits.MAX_SECRET_ID_BYTES == 128
+    assert f'at most {MAX_CLIENT_NAME} characters `= ""` | name of the client' in SPEC
+    assert f'at most {MAX_CLIENT_HOST} characters `= ""` | address of the client' in SPEC
     assert Limits().session_life_ms == 10 * 60_000
     assert "**10 minutes**" in SPEC
     assert Limits().dedup_life_ms == 5 * 60_000

@@ -29,6 +29,7 @@ def commands(page: Path) -> list[str]:
 
 
 ELSEWHERE = {
+    "backup.md": "tests/backup/test_documents.py, with a broker that stops for each backup",
     "json-api.md": "tests/gateway/rest/test_docs.py, with a gateway",
     "replay.md": "tests/spark/test_documents.py, with Spark",
 }

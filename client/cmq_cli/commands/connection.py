@@ -12,10 +12,10 @@ from cmqd_types.inspection import ConnectionSort
 app = App(name="connection", help="Connections of your account or, as admin, of all accounts.")
 
 _COLUMNS = (
-    *("connection_id", "account", "secret_id", "peer", "product", "since", "last_request", "requests"),
+    *("connection_id", "account", "secret_id", "peer", "product", "name", "since", "last_request", "requests"),
     *("bytes_in", "bytes_out", "waiting", "unread_bytes"),
 )
-_WAITING_COLUMNS = ("queue", "account", "connection_id", "secret_id", "peer", "max_messages", "since", "until")
+_WAITING_COLUMNS = ("queue", "account", "connection_id", "secret_id", "name", "peer", "max_messages", "since", "until")
 
 
 @app.command(name="list")
@@ -28,8 +28,8 @@ async def list_connections(
 ) -> None:
     """List connections, with their requests and bytes since they were opened.
 
-    --search compares account, key, address and product. Requests over HTTP use the connections of the gateway, whose
-    product is cmqd-gateway.
+    --search compares account, key, address, product and name. Requests over HTTP use the connections of the gateway,
+    whose product is cmqd-gateway.
 
     Example: cmq connection list --sort bytes_in --descending --limit 10
     """
@@ -53,7 +53,7 @@ async def waiting(
 ) -> None:
     """List the receives that wait for messages, in order of arrival.
 
-    --search compares queue, account and key.
+    --search compares queue, account, key and name.
     """
     async with session.client() as client:
         page = await client.waiting_receives(**vars(paging), connection_id=connection)

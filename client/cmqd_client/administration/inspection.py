@@ -43,6 +43,8 @@ class ConnectionInfo(msgspec.Struct, frozen=True):
     """Bytes of replies that the client has not read, as far as they wait in the server."""
     checked_queues: int
     """Queues for which the connection answers transaction checks."""
+    name: str
+    """Name of the client as the client states (``connect(name=)``), without proof; empty if not stated."""
 
 
 class ConnectionPage(msgspec.Struct, frozen=True):
@@ -75,6 +77,8 @@ class WaitingReceive(msgspec.Struct, frozen=True):
     since: datetime
     until: datetime
     """Time at which the receive ends without messages."""
+    name: str
+    """Name of the client that receives; behind a gateway, of the gateway's caller."""
 
 
 class WaitingReceivePage(msgspec.Struct, frozen=True):

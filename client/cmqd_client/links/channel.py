@@ -43,7 +43,7 @@ from cmqd_client.links.numbering import SendNumbering, Session
 from cmqd_client.links.retry import RetryPolicy, final_error, may_have_happened
 from cmqd_client.messages.tracing import Tracing
 from cmqd_client.transactions.check_routing import CheckRouter
-from cmqd_protocol.features import STALLED, Feature
+from cmqd_protocol.features import STALLED, Feature, made_for
 from cmqd_protocol.messages import (
     AnyReply,
     DeleteMessages,
@@ -58,6 +58,7 @@ from cmqd_protocol.messages import (
     TransactionCheck,
 )
 from cmqd_protocol.operations import Operation, Repeat
+from cmqd_types.actors import StatedClient
 
 P = ParamSpec("P")
 R = TypeVar("R", bound=AnyReply)
@@ -91,6 +92,7 @@ class Channel:
         "_first_timeout",
         "_learn",
         "_links",
+        "_made_for",
         "_make_tracing",
         "_patience",
         "_policy",
@@ -138,6 +140,8 @@ class Channel:
         self._first_timeout = min(request_timeout, patience)
         self._shortest = min(request_timeout, SHORTEST_ATTEMPT)
         self._turn = 0
+        self._made_for: StatedClient | None = None
+        """The client that requests are made for; None = this client."""
         self._state = ChannelState()
         self.before_close: set[Callable[[], Coroutine[Any, Any, None]]] = set()
         """Settle what consumers have handled; called before the links close, for at most a second."""
@@ -243,6 +247,12 @@ class Channel:
         channel._first_timeout = min(self._timeout, patience)
         return channel
 
+    def on_behalf_of(self, client: StatedClient) -> "Channel":
+        """Return a channel over the same links whose requests are made for another client."""
+        channel = copy(self)
+        channel._made_for = client
+        return channel
+
     @property
     def tracing(self) -> Tracing | None:
         """Makes spans; None = no spans."""
@@ -258,6 +268,8 @@ class Channel:
                 has the time from the call to the error.
             ProtocolViolation: the reply has another type.
         """
+        if self._made_for is not None:
+            request = made_for(request, self._made_for)
         self.counters.requests += 1
         started = asyncio.get_running_loop().time()
         connection = self._pick()
@@ -296,6 +308,8 @@ class Channel:
             The reply, True if an earlier attempt may have been executed, and the server's number of the connection that
             the reply came on.
         """
+        if self._made_for is not None:
+            request = made_for(request, self._made_for)
         uncertain = False
         self.counters.requests += 1
         started = asyncio.get_running_loop().time()
@@ -381,6 +395,8 @@ class Channel:
                 request of their own. After the call, also after an error or a cancellation, ``deletes`` says whether
                 they are done.
         """
+        if self._made_for is not None:
+            request = made_for(request, self._made_for)
         self.counters.requests += 1
         started = asyncio.get_running_loop().time()
         connection = self._pick()

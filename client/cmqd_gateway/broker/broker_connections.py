@@ -31,10 +31,13 @@ from typing import Any, Final, TypeAlias
 from cmqd_client import Client
 from cmqd_client.errors import ClientClosed
 from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_types.actors import StatedClient
 
 MAX_POLLS_PER_CLIENT: Final = 1_000
 """Waiting receives in a connection. A lost connection ends as many polls at once, and more would gain nothing: 20
 connections carry the polls of 20,000 HTTP connections."""
+MAX_MADE_FOR: Final = 1_000
+"""Callers of a client whose names and addresses are remembered, some 500 bytes each; beyond that, all are forgotten."""
 MAX_CHECKED_QUEUES_PER_CLIENT: Final = 1_000
 """Registrations for checks that the broker takes in a connection."""
 POLLS_SHARE: Final = 0.75
@@ -87,7 +90,7 @@ _REFUSALS: Final = {
 class KeyClient:
     """A client of a key, and the number of requests that use it."""
 
-    __slots__ = ("client", "idle_since", "is_replaced", "key", "kind", "opening", "uses")
+    __slots__ = ("_made_for", "client", "idle_since", "is_replaced", "key", "kind", "opening", "uses")
 
     def __init__(self, key: KeySecret, client: Client, kind: _Kind) -> None:
         self.key = key
@@ -98,27 +101,41 @@ class KeyClient:
         self.opening: asyncio.Task[None] | None = None
         self.is_replaced = False
         """True once no further request gets this client; the last request that uses it closes it."""
+        self._made_for: dict[StatedClient, Client] = {}
+
+    def made_for(self, stated: StatedClient | None) -> Client:
+        """Return the client, once it is open, making its requests for a caller; None = for the gateway."""
+        if stated is None:
+            return self.client
+        found = self._made_for.get(stated)
+        if found is None:
+            if len(self._made_for) >= MAX_MADE_FOR:
+                self._made_for.clear()
+            found = self._made_for[stated] = self.client.on_behalf_of(stated)
+        return found
 
 
 class _Use:
     """A context manager with the client of a request. A class, because a generator takes more CPU than the whole search
     for the client."""
 
-    __slots__ = ("_entry", "_find", "_key", "_release")
+    __slots__ = ("_entry", "_find", "_key", "_release", "_stated")
 
     def __init__(
         self,
         find: Callable[[KeySecret], Coroutine[Any, Any, KeyClient]],
         release: Callable[[KeyClient], None],
         key: KeySecret,
+        stated: StatedClient | None = None,
     ) -> None:
         self._find = find
         self._release = release
         self._key = key
+        self._stated = stated
 
     async def __aenter__(self) -> Client:
         self._entry = await self._find(self._key)
-        return self._entry.client
+        return self._entry.made_for(self._stated)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -184,25 +201,27 @@ class BrokerConnections:
         """Number of keys with a client."""
         return len({entry.key.secret_id for entry in self._open})
 
-    def client(self, key: KeySecret) -> "_Use":
+    def client(self, key: KeySecret, stated: StatedClient | None = None) -> "_Use":
         """Return the open client of a key for the length of a request that does not wait for messages.
+
+        ``stated`` is the caller that the request is made for; None = the gateway.
 
         Raises:
             TooManyKeysInUse: there is no room for another key.
             ClientClosed: the pool is closed.
             CmqError: the broker cannot be reached, or refuses the key.
         """
-        return _Use(self._shared_client, self.release, key)
+        return _Use(self._shared_client, self.release, key, stated)
 
-    def polling(self, key: KeySecret) -> "_Use":
-        """Return an open client of a key for the length of a receive that waits.
+    def polling(self, key: KeySecret, stated: StatedClient | None = None) -> "_Use":
+        """Return an open client of a key for the length of a receive that waits; ``stated`` as for :meth:`client`.
 
         Raises:
             TooManyPolls: there is no room for another poll.
             ClientClosed: the polls are ended.
             CmqError: the broker cannot be reached, or refuses the key.
         """
-        return _Use(self._polling_client, self.release, key)
+        return _Use(self._polling_client, self.release, key, stated)
 
     def checking(self, key: KeySecret) -> "_Use":
         """Return an open client of a key for as long as the client is registered for the checks of a queue.

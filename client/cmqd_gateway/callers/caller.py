@@ -9,6 +9,7 @@ import msgspec
 
 from cmqd_client import Client
 from cmqd_gateway.callers.key_secrets import KeySecret, KeySecrets
+from cmqd_types.actors import StatedClient
 
 _BASIC: Final = "basic "
 _BEARER: Final = "bearer "
@@ -19,6 +20,8 @@ class Caller(msgspec.Struct, frozen=True):
 
     key: KeySecret
     client: Client
+    stated: StatedClient
+    """The client of the gateway that made the request."""
 
 
 class NotAuthenticated(Exception):

@@ -16,7 +16,7 @@ from cmqd_gateway.cmq.failures import Failures
 from cmqd_gateway.cmq.ignored_keys import IgnoredKeys
 from cmqd_gateway.cmq.parameters import OperationRequest
 from cmqd_gateway.cmq.reasons import CMQ_WORDS, Reason, Refusal, translate
-from cmqd_gateway.http.hand_over import HandOver, TakeBack
+from cmqd_gateway.http.hand_over import HandOver, TakeBack, made_for
 from cmqd_types.sentences import Words
 
 R = TypeVar("R", bound=OperationRequest)
@@ -181,4 +181,4 @@ class Call:
 
     def received(self, take_back: TakeBack) -> None:
         """Note that messages were received; ``take_back`` is called if their answer is not written."""
-        self._hand_over.received(self.caller.key, take_back)
+        self._hand_over.received(self.caller.key, made_for(self.caller.stated, take_back))

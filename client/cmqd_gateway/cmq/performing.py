@@ -14,6 +14,7 @@ from cmqd_gateway.cmq.parameters import OperationRequest, camel
 from cmqd_gateway.cmq.reasons import CMQ_WORDS, Reason, Refusal
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.hand_over import HandOver
+from cmqd_types.actors import StatedClient
 from cmqd_types.sentences import Words
 
 
@@ -24,6 +25,7 @@ async def perform(
     read: Callable[[], OperationRequest],
     hand_over: HandOver,
     *,
+    stated: StatedClient,
     repeats: Repeats = NO_REPEATS,
     words: Words = CMQ_WORDS,
     shown: Callable[[str], str] = camel,
@@ -38,6 +40,7 @@ async def perform(
         operation: the operation.
         read: returns the request. Called after the key's rate was taken: a key above its rate causes no further work.
         hand_over: of the request, for received messages.
+        stated: the client of the request.
         repeats: recognises repeated requests.
         words: of the door, for errors of the broker.
         shown: returns the door's name of a parameter.
@@ -54,8 +57,8 @@ async def perform(
     is_poll = operation.waits is not None and operation.waits(request)
     open_client = connections.polling if is_poll else connections.client
     try:
-        async with open_client(key) as client:
-            caller, ignored_keys = Caller(key, client), gateway.ignored_keys
+        async with open_client(key, stated) as client:
+            caller, ignored_keys = Caller(key, client, stated), gateway.ignored_keys
             call = Call(operation, caller, hand_over, ignored_keys, repeats, words, shown, door, addresses)
             return await operation.run(call, request)
     except ClientClosed:

@@ -17,10 +17,16 @@ from aiohttp import web
 
 from cmqd_client import Client
 from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_types.actors import StatedClient
 
 TakeBack: TypeAlias = Callable[[Client], Awaitable[object]]
 """Gives messages back to their queue, with an open client of the key that received the messages. The client of the
 receive may be closed by the time when the write fails: nothing keeps it open after the receive."""
+
+
+def made_for(stated: StatedClient, take_back: TakeBack) -> TakeBack:
+    """Return ``take_back`` for messages of a caller: the caller is who gives them back."""
+    return lambda client: take_back(client.on_behalf_of(stated))
 
 
 class HandOvers(Protocol):

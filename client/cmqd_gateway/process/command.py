@@ -27,6 +27,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from cmqd_client import Client, connect
 from cmqd_client.address import Address, parse_address
+from cmqd_client.client_names import default_name
 from cmqd_client.events import OnEvent
 from cmqd_gateway.broker.broker_keys import BrokerKeys
 from cmqd_gateway.broker.peers import Peers
@@ -185,6 +186,7 @@ def client_of(peers: Peers, settings: Settings, key: KeySecret, on_event: OnEven
         # here, up to the client's time limit, would load a busy broker and hold the HTTP connection.
         retries=1,
         product=_PRODUCT,
+        name=default_name(_PRODUCT),
         tracing=False,
         follow=peers.follow,
         on_event=on_event,

@@ -22,6 +22,7 @@ from aiohttp.http import SERVER_SOFTWARE
 
 from cmqd_gateway.callers.caller import pair_of_authorization
 from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.callers.stated_clients import CLIENT_HEADER, stated_client
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.connection_guard import ConnectionGuard, DoorAnswer, Handling
 from cmqd_gateway.http.hand_over import TakeBack
@@ -41,8 +42,10 @@ from cmqd_gateway.rest.reading import (
 )
 from cmqd_gateway.rest.table import BASE, OPERATIONS
 from cmqd_protocol.protocol_errors import ErrorCode
+from cmqd_types.actors import StatedClient
 
 _JSON: Final = (b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8")
+_CLIENT_HEADER: Final = CLIENT_HEADER.lower().encode()
 _PREFIX: Final = "/queues/{queue}"
 _TARGET: Final = re.compile(rf"{BASE}/queues/([A-Za-z0-9_-]+)(/[a-z/]+)".encode())
 _MAX_HEADS: Final = 1_000
@@ -59,6 +62,8 @@ class _Head(msgspec.Struct):
     idempotency_key: str | None
     length: int
     """Bytes of the body."""
+    stated: StatedClient
+    """The client of the last request with this head."""
     key: KeySecret | None = None
     """The key whose secret was equal to that of the head. A later reading of the key is another object."""
 
@@ -144,7 +149,9 @@ class DirectRequests:
             idempotency_key = frequent.idempotency_key(headers)
         except ProblemError:
             return None
-        return _Head(frequent, {"queue": target[1].decode()}, pair[0], pair[1].encode(), idempotency_key, length)
+        names = {"queue": target[1].decode()}
+        stated = stated_client(headers.get(_CLIENT_HEADER, b"").decode(), None)
+        return _Head(frequent, names, pair[0], pair[1].encode(), idempotency_key, length, stated)
 
 
 class _Frequent:
@@ -176,16 +183,20 @@ class _Frequent:
         gateway = self._gateway
         is_open = False
         held = 0
+        stated = head.stated
+        if stated.host != connection.remote:
+            # Clients repeat their heads, mostly over few connections.
+            head.stated = stated = stated_client(stated.name, connection.remote)
         try:
             try:
                 if head.length > TINY_BODY:
                     held = _hold(gateway, head.length)
                 if self.operation.waits is not None:
-                    await self._receive(connection, key, head, body)
+                    await self._receive(connection, key, head, body, stated)
                     answer = None
                 else:
                     answer = await self._execution.run(
-                        key, head.names, self._query, body, head.idempotency_key, _no_messages
+                        key, head.names, self._query, body, head.idempotency_key, _no_messages, stated
                     )
             except ConnectionError:
                 raise
@@ -204,11 +215,13 @@ class _Frequent:
                 gateway.bodies.hold(held, 0)
             connection.end_direct(is_open=is_open)
 
-    async def _receive(self, connection: ConnectionGuard, key: KeySecret, head: _Head, body: Any) -> None:
+    async def _receive(
+        self, connection: ConnectionGuard, key: KeySecret, head: _Head, body: Any, stated: StatedClient
+    ) -> None:
         """Execute a receive and write its answer; an error before the write takes the messages back."""
         gateway = self._gateway
         with gateway.hand_over() as hand_over:
-            answer = await self._execution.run(key, head.names, self._query, body, None, hand_over.received)
+            answer = await self._execution.run(key, head.names, self._query, body, None, hand_over.received, stated)
             written = _answers.bytes_of(answer, closes=gateway.is_draining)
 
             async def write() -> None:

@@ -1,7 +1,6 @@
 """The execution of a request that has been read: over a client of the broker with the caller's key."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -10,11 +9,12 @@ from cmqd_client.errors import ClientClosed
 from cmqd_gateway.broker.broker_connections import TooManyKeysInUse, TooManyPolls
 from cmqd_gateway.callers.key_secrets import KeySecret
 from cmqd_gateway.gateway import Gateway
-from cmqd_gateway.http.hand_over import TakeBack
+from cmqd_gateway.http.hand_over import TakeBack, made_for
 from cmqd_gateway.rest.answers import Answer
 from cmqd_gateway.rest.operation import Call, Operation
 from cmqd_gateway.rest.problems import of_code
 from cmqd_protocol.protocol_errors import ErrorCode
+from cmqd_types.actors import StatedClient
 
 FREQUENT: Final = ("send_message", "receive_messages", "delete_message", "send_messages", "delete_messages")
 """Operations with most of the requests: each has a queue in its path, a body and no query."""
@@ -37,8 +37,9 @@ class Execution:
         body: Any,
         idempotency_key: str | None,
         received: Callable[[KeySecret, TakeBack], None],
+        stated: StatedClient,
     ) -> Answer:
-        """Execute a request and return its answer. ``received`` notes received messages: see ``HandOver``.
+        """Execute a request for a caller and return its answer. ``received`` notes received messages: see ``HandOver``.
 
         Raises:
             ProblemError, CmqError: the request is refused.
@@ -46,16 +47,19 @@ class Execution:
         operation = self._operation
         connections = self._gateway.connections
         is_poll = operation.waits is not None and operation.waits(body)
-        note = partial(received, key)
+
+        def note(take_back: TakeBack) -> None:
+            received(key, made_for(stated, take_back))
+
         try:
             use = connections.ready(key, polls=is_poll)
             if use is None:
-                async with (connections.polling if is_poll else connections.client)(key) as client:
+                async with (connections.polling if is_poll else connections.client)(key, stated) as client:
                     reply = await operation.run(Call(client, self._gateway, names, query, body, idempotency_key, note))
             else:
                 try:
                     reply = await operation.run(
-                        Call(use.client, self._gateway, names, query, body, idempotency_key, note)
+                        Call(use.made_for(stated), self._gateway, names, query, body, idempotency_key, note)
                     )
                 finally:
                     connections.release(use)

@@ -35,6 +35,8 @@ Ids and receipt handles are strings: they are 64-bit numbers, and many JSON libr
 bits. Durations are seconds, times are RFC 3339. An error is a problem (RFC 9457); programs switch on its `name`.
 
 A reply to a change means: on disk. After 504 the outcome is unknown; repeat a send with the same `Idempotency-Key`.
+
+The header `X-Cmqd-Client` of any request names the program, for the broker's lists and the history of messages.
 """
 
 PARAMETERS: Mapping[str, str] = {

@@ -13,6 +13,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.callers.stated_clients import client_of_headers
 from cmqd_gateway.gateway import Gateway
 from cmqd_gateway.http.hand_over import HandOver
 from cmqd_gateway.http.request_bodies import BodyRefused
@@ -82,7 +83,8 @@ class _OperationHandler:
             idempotency_key = read_idempotency_key(request.headers.getall("Idempotency-Key", []))
         body = await self._body(request)
         names = dict(request.match_info)
-        return await self._execution.run(key, names, query, body, idempotency_key, hand_over.received)
+        stated = client_of_headers(request.headers, request.remote)
+        return await self._execution.run(key, names, query, body, idempotency_key, hand_over.received, stated)
 
     async def _body(self, request: web.Request) -> Any:
         try:

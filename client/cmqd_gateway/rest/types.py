@@ -529,7 +529,7 @@ class ConnectionQuery(Request, frozen=True, kw_only=True):
 
     search: Annotated[
         str,
-        Meta(max_length=128, description="Only connections with this text in account, key, address or product."),
+        Meta(max_length=128, description="Only connections with this text in account, key, address, product or name."),
     ] = ""
     sort: Annotated[ConnectionSort, Meta(description="Order of the list.")] = "since"
     descending: Annotated[bool, Meta(description="true = largest or latest first.")] = False
@@ -551,7 +551,7 @@ class WaitingReceiveQuery(Request, frozen=True, kw_only=True):
     """The page of a list of waiting receives."""
 
     search: Annotated[
-        str, Meta(max_length=128, description="Only receives with this text in queue, account or key.")
+        str, Meta(max_length=128, description="Only receives with this text in queue, account, key or name.")
     ] = ""
     connection: Annotated[
         Annotated[int, Meta(ge=1, le=2**63 - 1)] | None, Meta(description="Only receives of this connection.")

@@ -60,6 +60,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from cmqd_client import Client, CmqError, Outgoing, connect
+from cmqd_client.client_names import default_name
 from cmqd_client.errors import NotSupported, OutcomeUnknown, OutOfOrder, TooManyRequests
 from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
 from pyspark_cmqd.schema import OF_THE_LOG
@@ -301,6 +302,7 @@ async def _connected(options: SinkOptions) -> AsyncGenerator[Client]:
         retries=options.retries,
         request_timeout=options.request_timeout,
         product="pyspark-cmqd",
+        name=default_name("spark") if options.address.name is None else None,
     )
     await client.open()
     try:

@@ -126,6 +126,11 @@ class DedupIds:
         for dedup_id, message_id, sent_ms in entries:
             self._append(dedup_id, message_id, min(sent_ms, time_ms))
 
+    def age(self, aged_ms: int) -> None:
+        """Let all ids have been sent ``aged_ms`` earlier. The order of the ids stays."""
+        for chunk in self._chunks:
+            chunk.times_ms = array("Q", [max(0, sent_ms - aged_ms) for sent_ms in chunk.times_ms])
+
     def _forget_first(self) -> None:
         chunk = self._chunks[0]
         place = self._gone

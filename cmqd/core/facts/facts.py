@@ -8,7 +8,7 @@ from cmqd.core.facts.queues import DELAY_BUCKET_MS, QueueTable
 from cmqd.core.facts.schedules import ScheduleTable
 from cmqd.core.facts.topics import TopicTable
 from cmqd.core.limits import Limits
-from cmqd_segment.records import ClockOffset
+from cmqd_segment.records import ClockOffset, LogRestored
 from cmqd_types.totals import QueueTotals, TopicTotals
 
 
@@ -75,3 +75,13 @@ class Facts:
                 if topic.known_dedup_ids is not None:
                     memory.recount(topic.account, topic.known_dedup_ids)
         self.promises.sessions.no_later_than(now_ms, lsn)
+
+    def apply_restored(self, record: LogRestored, lsn: int = 0) -> None:
+        """Age the promises to producers: their lives went on by the wall clock, while broker time stood still."""
+        for queue in self.queues.by_id.values():
+            if queue.has_dedup_ids and (not lsn or lsn > queue.slice_lsn):
+                queue.dedup_ids.age(record.aged_ms)
+        for topic in self.topics.by_id.values():
+            if topic.known_dedup_ids is not None and (not lsn or lsn > topic.slice_lsn):
+                topic.known_dedup_ids.age(record.aged_ms)
+        self.promises.sessions.age(record.aged_ms, lsn)

@@ -28,6 +28,7 @@ from cmqd_segment.records import (
     DeliveriesCleared,
     DeliveriesDropped,
     DeliveriesFailed,
+    LogRestored,
     MessagesDelivered,
     MessagesExpired,
     MessagesPublished,
@@ -94,6 +95,9 @@ class Replay:
             return
         if isinstance(record, ClockOffset):
             self._facts.apply_clock_offset(record, lsn)
+            return
+        if isinstance(record, LogRestored):
+            self._facts.apply_restored(record, lsn)
             return
         if isinstance(record, TotalsReset):
             self._facts.apply_totals_reset(lsn)
@@ -294,13 +298,14 @@ class Replay:
 
     # ------------------------------------------------------------------ the end of recovery
 
-    def finish(self, *, lost: bool) -> Sequence[AnyRecord]:
+    def finish(self, *, lost: bool, restored: LogRestored | None = None) -> Sequence[AnyRecord]:
         """Complete the facts at the end of recovery, and return records to append before all others.
 
         Numbers (message ids, leases, queue ids) go on beyond every number that may have been used. Reservations are
         blocks, and a block that was begun before the restart is skipped: a reused lease would let an old receipt handle
         delete another message. If rows were lost (``lost``, or after :meth:`begin_salvage`), a reservation may be lost
-        too, so the numbers jump further.
+        too, so the numbers jump further. So they do behind a restore (``restored``), which cut off rows that had used
+        numbers; no fact is missing then, and the totals stay.
 
         The records come first in the log, because a second start from the same log must find the mended facts before
         the first operation that relies on them.
@@ -314,6 +319,13 @@ class Replay:
             # Only after a loss: a whole log has the records that end these messages.
             self._end_nameless(records)
             self._reset_totals(records)
+        elif restored is not None:
+            record = self._numbers.jump()
+            self._numbers.apply(record)
+            records.append(record)
+        if restored is not None:
+            self._facts.apply_restored(restored)
+            records.append(restored)
         # After the jump, which reserves: the next numbers begin where all reservations end.
         self._numbers.skip_reserved()
         queues = self._queues

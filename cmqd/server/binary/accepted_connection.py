@@ -49,6 +49,7 @@ from cmqd_protocol.limits import MIN_HEARTBEAT_MS
 from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
 from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_protocol.server_connection import CONNECTION_RETRY_MS
+from cmqd_types.actors import NO_ACTOR, Actor
 from cmqd_types.inspection import ConnectionInfo
 
 _log = get_logger()
@@ -85,6 +86,7 @@ class AcceptedConnection(asyncio.Protocol):
         "_slow",
         "_wire",
         "account",
+        "actor",
         "checked_queues",
         "is_held",
         "is_slow",
@@ -138,6 +140,7 @@ class AcceptedConnection(asyncio.Protocol):
         """Empty until the connection has authenticated."""
         self.secret_id = ""
         self.product = ""
+        self.actor = NO_ACTOR
         self.understands_stalls = False
         """See ``Client``."""
         self.permissions: Permissions | None = None
@@ -192,6 +195,7 @@ class AcceptedConnection(asyncio.Protocol):
             waiting=len(self.waiting or ()),
             unread_bytes=0 if transport is None else transport.get_write_buffer_size(),
             checked_queues=len(self.checked_queues or ()),
+            name=self.actor.name,
         )
 
     # ------------------------------------------------------------------ the transport's calls
@@ -611,6 +615,8 @@ class AcceptedConnection(asyncio.Protocol):
             # The same object for all connections of a key.
             self.secret_id = intern(event.secret_id)
             self.product = self._shared.product_of(event.product)
+            host = peer_address.host_of(self.transport)
+            self.actor = self._shared.kept_actor(Actor(event.account, self.secret_id, event.name, host))
             self.understands_stalls = ClientFeature.STALLED_RECEIVES in event.features
             self.permissions = self._shared.permissions_of(event.secret_id)
             self._shared.connections.authenticated(self)

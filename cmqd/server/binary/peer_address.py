@@ -16,6 +16,13 @@ def peer_of(transport: asyncio.Transport | None) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def host_of(transport: asyncio.Transport | None) -> str:
+    """Return the address of the client's machine, without its port; empty if there is none, as of a Unix socket."""
+    address: Any = transport.get_extra_info("peername") if transport is not None else None
+    # The address of a Unix socket is its path.
+    return "" if not address or isinstance(address, str | bytes) else str(address[0])
+
+
 def uses_tls(transport: asyncio.Transport | None) -> bool:
     """Return True for a connection with TLS that is not lost."""
     return transport is not None and transport.get_extra_info("ssl_object") is not None

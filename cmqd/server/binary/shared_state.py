@@ -15,9 +15,12 @@ from cmqd.server.replies.reply_gate import Gate
 from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.messages import Request
 from cmqd_protocol.server_connection import ServerConnection
+from cmqd_types.actors import Actor
 
 MAX_PRODUCTS: Final = 100
 """Products that are kept; a client may state any text."""
+MAX_ACTORS: Final = 1_000
+"""Actors that are kept, about 300 bytes each."""
 
 
 class VisitedConnection(Client, Connection, Protocol):
@@ -78,6 +81,8 @@ class Shared:
     """Input that rests until the next step of ``time_ms``, because the last input of the connection held no request."""
     products: dict[str, str] = field(default_factory=dict[str, str])
     """Products of clients, each once: thousands of connections have the same product."""
+    actors: dict[Actor, Actor] = field(default_factory=dict[Actor, Actor])
+    """Actors of clients, each once: most clients open several connections, one after the other."""
     slow: set[VisitedConnection] = field(default_factory=set[VisitedConnection])
     """Connections with a socket buffer over its mark."""
 
@@ -86,3 +91,9 @@ class Shared:
         if len(self.products) >= MAX_PRODUCTS:
             return self.products.get(product, product)
         return self.products.setdefault(product, product)
+
+    def kept_actor(self, actor: Actor) -> Actor:
+        """Return an actor as the same object for equal actors while the table has room."""
+        if len(self.actors) >= MAX_ACTORS:
+            return self.actors.get(actor, actor)
+        return self.actors.setdefault(actor, actor)

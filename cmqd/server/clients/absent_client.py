@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from cmqd.server.access.permissions import Permissions
 from cmqd.server.replies.reply_gate import Outgoing
 from cmqd_protocol import messages as wire
+from cmqd_types.actors import Actor
 from cmqd_types.messages import ReceivedMessage
 
 
@@ -22,6 +23,7 @@ class AbsentClient:
         self.peer = "gone"
         self.connection_id = 0
         self.product = ""
+        self.actor = Actor(account, "")
         self.waiting: dict[int, int] | None = None
         self.checked_queues: set[str] | None = None
         self.unread_receives = 0

@@ -5,6 +5,7 @@ from typing import Protocol
 from cmqd.server.access.permissions import Permissions
 from cmqd.server.replies.reply_gate import Answerable
 from cmqd_protocol import messages as wire
+from cmqd_types.actors import Actor
 
 
 class Client(Answerable, Protocol):
@@ -19,6 +20,9 @@ class Client(Answerable, Protocol):
     """Id of the key that authenticated the connection."""
     product: str
     """Software of the client as the client states, without proof; empty if not stated."""
+    actor: Actor
+    """The client as lists and the history of messages show it. ``Actor.stating`` makes the actor of a request that
+    states another client."""
     permissions: Permissions | None
     """Permissions of that key; None = unrestricted. Changed while the connection is open, by ``use_permissions``."""
     waiting: dict[int, int] | None

@@ -106,7 +106,7 @@ class Inspection:
                 if not connection.account or account not in (None, connection.account):
                     continue
                 info = connection.info(now_ms)
-                if not search or _matches(search, info.account, info.secret_id, info.peer, info.product):
+                if not search or _matches(search, info.account, info.secret_id, info.peer, info.product, info.name):
                     run.append((key_of(info), info.connection_id, connection))
             # Numbers differ, so connections themselves are never compared.
             run.sort(key=_rank, reverse=request.descending)
@@ -148,7 +148,9 @@ class Inspection:
                     continue
                 if request.connection_id not in (0, asker.connection_id):
                     continue
-                if search and not _matches(search, receive.queue, asker.account, asker.secret_id):
+                stated = receive.on_behalf_of
+                name = asker.actor.name if stated is None else stated.name
+                if search and not _matches(search, receive.queue, asker.account, asker.secret_id, name):
                     continue
                 times = self.broker.waiting_receive(waiter_id)
                 if times is None:
@@ -166,6 +168,7 @@ class Inspection:
                             max_messages=times.max_messages,
                             since_ms=times.since_ms,
                             until_ms=times.deadline_ms,
+                            name=name,
                         )
                     )
             yield

@@ -82,6 +82,7 @@ from cmqd.storage.storage_errors import LeadLost, PoolerBetween
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_logs import lines
 from cmqd_logs.levels import LogFormat, LogLevel
+from cmqd_segment.records import LogRestored
 from cmqd_sockets.listening import raise_descriptor_limit
 
 _log = get_logger()
@@ -288,7 +289,7 @@ class Daemon:
         clock = BrokerClock(
             not_before_ms=recovery.last_time.ms,
             offset_ms=broker.facts.clock_offset_ms,
-            resumed_ms=self._resumed_ms(broker),
+            resumed_ms=self._resumed_ms(recovery),
             adopt=settings.adopt_wall_clock,
             on_jump=lambda jump_ms: _log.warning("clock_jumped", by_ms=jump_ms, followed=False),
         )
@@ -317,14 +318,24 @@ class Daemon:
             log.takeover, recovery.last_time.ms, epoch=log.epoch
         )
         offsets = start_offset(broker, clock, always=is_first)
-        first_records = [*offsets, *broker.recovered(lost=recovery.report.numbers_jump)]
+        report = recovery.report
+        restored = None if report.restored is None else LogRestored(clock.now_ms(), report.restored.aged_ms)
+        if restored is not None:
+            _log.warning(
+                "log_restored",
+                aged_ms=restored.aged_ms,
+                text="the log was restored from a backup: broker time goes on from its last row",
+            )
+        first_records = [*offsets, *broker.recovered(lost=report.numbers_jump, restored=restored)]
         if first_records:
             log.append(first_records, (), clock.now_ms())
         return bool(first_records)
 
-    def _resumed_ms(self, broker: Broker) -> int | None:
-        """Return broker time at a takeover; None if the wall clock decides."""
-        log = self._log
+    def _resumed_ms(self, recovery: Recovery) -> int | None:
+        """Return broker time at a takeover, or behind a restore; None if the wall clock decides."""
+        log, broker = self._log, recovery.broker
+        if recovery.report.restored is not None:
+            return recovery.report.restored.time_ms
         if not isinstance(log, StorageProcessLog):
             return None
         resumed = resumed_time(

@@ -24,6 +24,7 @@ from cmqd_segment.manifest import (
     CheckpointEntry,
     LossEntry,
     Manifest,
+    Restored,
     SegmentEntry,
     SegmentState,
     SourceName,
@@ -110,6 +111,7 @@ class Catalog:
         self.standing_pins: list[StandingPinEntry] = []
         self.cache_of: CacheOf | None = None
         """Log in an engine of which the folder is a cache, None if the folder is the log."""
+        self.restored: Restored | None = None
         self.on_full: Callable[[], object] = lambda: None
         """Called when the manifest meets a full disk: the ballast should be released."""
         self.names: dict[int, SourceName] = {}
@@ -181,6 +183,7 @@ class Catalog:
             starts=self.starts,
             standing_pins=self.standing_pins,
             cache_of=self.cache_of,
+            restored=self.restored,
         )
 
     def _names_in_use(self) -> list[SourceName]:

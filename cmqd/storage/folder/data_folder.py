@@ -25,20 +25,13 @@ from time import monotonic
 import msgspec
 
 from cmqd.storage.storage_errors import FolderLocked
+from cmqd_segment.folder_lock import LOCK, LockHolder, write_holder
 from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, Manifest, sync_folder
 
 LOCK_POLL_SECONDS = 0.05
 SET_ASIDE = "set-aside"
 BALLAST = "ballast"
 START_BALLAST = "ballast-start"
-LOCK = "lock"
-
-
-class LockHolder(msgspec.Struct, frozen=True):
-    """Content of the lock file, for the error text of a waiting broker."""
-
-    pid: int
-    broker_pid: int
 
 
 def boot_id() -> str:
@@ -131,10 +124,7 @@ class DataFolder:
                         is_told = True
                         on_wait(text)
                 await asyncio.sleep(LOCK_POLL_SECONDS)
-            # Over the text of the holder before, without truncating first: on a full disk the block that a truncation
-            # gives up may be gone.
-            text = msgspec.json.encode(LockHolder(os.getpid(), broker_pid)).ljust(os.fstat(descriptor).st_size)
-            os.pwrite(descriptor, text, 0)
+            write_holder(descriptor, LockHolder(os.getpid(), broker_pid))
         except BaseException:
             os.close(descriptor)
             raise

@@ -50,6 +50,7 @@ from cmqd_segment.manifest import (
     LossEntry,
     Manifest,
     ManifestError,
+    Restored,
     SegmentEntry,
     SegmentState,
     current_format,
@@ -128,6 +129,12 @@ class Recovered:
         """True if the folder has rows, or had rows that were reclaimed or lost."""
         return self.last_lsn > 0
 
+    @property
+    def restored(self) -> Restored | None:
+        """The restore of the log, if no row was written since."""
+        restored = self.manifest.restored
+        return restored if restored is not None and restored.lsn == self.last_lsn else None
+
     def catalog(self, durability: Durability, boot_id: str) -> Catalog:
         """Begin the catalog of this start, with an identity for a log that has none."""
         manifest = self.manifest
@@ -141,6 +148,9 @@ class Recovered:
         catalog.log_id = manifest.log_id or new_log_id()
         catalog.former_log_ids = manifest.former_log_ids
         catalog.cache_of = manifest.cache_of
+        # The manifests of this start keep the restore, because its first row may never become durable: the next start
+        # would then read the wall clock.
+        catalog.restored = self.restored
         catalog.starts = manifest.starts
         catalog.standing_pins = manifest.standing_pins
         if not self.has_engine:

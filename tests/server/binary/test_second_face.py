@@ -11,6 +11,7 @@ from cmqd.server.replies.reply_gate import Outgoing
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.dispatch import Dispatcher
 from cmqd_protocol import messages as wire
+from cmqd_types.actors import Actor
 from cmqd_types.inspection import ConnectionInfo
 from support.server.server_rig import ServerRig, code_of
 
@@ -23,6 +24,7 @@ class Face:
         assert key is not None
         self.account, self.secret_id, self.peer = key.account, key.secret_id, "[::1]:80"
         self.product = "a face"
+        self.actor = Actor(self.account, self.secret_id, "a face", "::1")
         self.permissions = rig.accounts.permissions_of(secret_id)
         self.waiting: dict[int, int] | None = None
         self.checked_queues: set[str] | None = None

@@ -12,6 +12,7 @@ from cmqd.server.process import broker_reload as reload
 from cmqd.settings import SETTINGS, Settings, load
 from cmqd_protocol import messages as wire
 from cmqd_protocol.operations import requests_of
+from cmqd_types.actors import Actor, StatedClient
 from cmqd_types.inspection import CONNECTION_SORTS, ORIGINS, ConnectionInfo
 from support.cases import naming
 from support.server.server_rig import RigClient, ServerRig, a_queue, beat, code_of
@@ -55,6 +56,31 @@ async def test_a_connection_is_listed_with_its_key_address_software_and_figures(
     assert (info.requests, info.unanswered) == (7, 2)
     assert (info.since_ms, info.last_request_ms) == (since_ms, since_ms + 5_000)
     assert info.bytes_in > 4_000 > info.bytes_out > 0
+
+
+async def test_a_connection_is_an_actor_with_the_name_and_host_that_lists_show(rig: ServerRig) -> None:
+    admin = await rig.client(name="cmq")
+    shop = rig.connect(rig.accounts.first_key("admin"), name="checkout 3.2")
+    shop.transport.extra["peername"] = ("2001:db8::7", 40312)
+    await shop.settle()
+    await a_queue(shop)
+    stated = StatedClient("till", "192.0.2.9")
+    shop.begin(wire.ReceiveMessages(shop.next_id(), "jobs", 1, 30_000, on_behalf_of=stated))
+    wait_for_messages(shop, "jobs")
+    await shop.settle()
+
+    assert shop.connection.actor == Actor("admin", shop.connection.secret_id, "checkout 3.2", "2001:db8::7")
+    assert [info.name for info in await connections(admin)] == ["cmq", "checkout 3.2"]
+    assert [info.name for info in await connections(admin, search="CHECKOUT")] == ["checkout 3.2"]
+    waiting = await admin.expect(wire.WaitingReceiveList, wire.ListWaitingReceives)
+    assert [info.name for info in waiting.receives] == ["till", "checkout 3.2"]
+
+
+async def test_equal_clients_share_an_actor(rig: ServerRig) -> None:
+    first, second, other = [await rig.client(name=name) for name in ("worker", "worker", "other")]
+
+    assert first.connection.actor is second.connection.actor
+    assert first.connection.actor != other.connection.actor
 
 
 async def test_an_account_sees_its_own_connections_and_admin_all_that_have_authenticated(rig: ServerRig) -> None:

@@ -19,8 +19,8 @@ INTERNAL = {
 }
 """Classes with async methods that programs do not use."""
 
-LEFT_OUT = {("Queue", "channel")}
-"""Public for other parts of the package, not for programs."""
+LEFT_OUT = {("Queue", "channel"), ("Client", "on_behalf_of")}
+"""Public for other packages of cmqd, not for programs."""
 
 IN_LOOP = {("Consumer", "stop"), ("Consumer", "statistics"), ("MessageStream", "stop"), ("MessageStream", "statistics")}
 """Plain methods that use objects of the loop."""

@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.callers.stated_clients import CMQ_HEADERS, client_of_headers
 from cmqd_gateway.cmq.api2.actions import TABLE, Action
 from cmqd_gateway.cmq.api2.fields import Fields
 from cmqd_gateway.cmq.api2.form import Form, form_steps, text_of, whole_of
@@ -96,11 +97,20 @@ class Endpoint:
             raise _WithVersion(form)
         chosen = self._action(form)
         key = await self._authenticated(request, form)
-        repeats = RequestRepeats(key, form, self._gateway.deletes, self._gateway.connections.client)
+        stated = client_of_headers(request.headers, request.remote, CMQ_HEADERS)
+        open_client = partial(self._gateway.connections.client, stated=stated)
+        repeats = RequestRepeats(key, form, self._gateway.deletes, open_client)
         read = partial(chosen.reader.read, form)
         addresses = partial(self._addresses, request)
         answer = await perform(
-            self._gateway, key, chosen.operation, read, hand_over, repeats=repeats, addresses=addresses
+            self._gateway,
+            key,
+            chosen.operation,
+            read,
+            hand_over,
+            stated=stated,
+            repeats=repeats,
+            addresses=addresses,
         )
         return chosen.encode(answer)
 

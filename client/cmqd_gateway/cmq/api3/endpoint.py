@@ -13,6 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
+from cmqd_gateway.callers.stated_clients import CMQ_HEADERS, client_of_headers
 from cmqd_gateway.cmq.api2.form import Form
 from cmqd_gateway.cmq.api3 import envelope
 from cmqd_gateway.cmq.api3.action import WORDS, Action, Fields
@@ -57,7 +58,7 @@ class Api3Endpoint:
             if head is None:
                 return await self._run_form(choice, request, await read_form(self._gateway, request))
             action = _chosen(head, "X-TC-Action", choice)
-            return await self._perform(action, await read_tc3(self._gateway, request))
+            return await self._perform(action, request, await read_tc3(self._gateway, request))
 
         return await self._answered(request, run)
 
@@ -77,9 +78,9 @@ class Api3Endpoint:
 
     async def _run_form(self, choice: "_Choice", request: web.Request, form: Form) -> Fields:
         action = _chosen(form_head(form), "Action", choice)
-        return await self._perform(action, await read_signed_form(self._gateway, request, form))
+        return await self._perform(action, request, await read_signed_form(self._gateway, request, form))
 
-    async def _perform(self, action: Action, request: Request) -> Fields:
+    async def _perform(self, action: Action, http: web.Request, request: Request) -> Fields:
         settings = self._gateway.settings
         with self._gateway.hand_over() as hand_over:
             answer = await perform(
@@ -88,6 +89,7 @@ class Api3Endpoint:
                 action.operation,
                 lambda: action.read(request.parameters, settings),
                 hand_over,
+                stated=client_of_headers(http.headers, http.remote, CMQ_HEADERS),
                 words=WORDS,
                 shown=action.shown,
                 door="api3",

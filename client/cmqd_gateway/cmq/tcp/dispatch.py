@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from cmqd_client.messages.message_ids import printed_id
 from cmqd_gateway.callers.key_secrets import KeySecret
+from cmqd_gateway.callers.stated_clients import stated_client
 from cmqd_gateway.cmq.ignored_keys import TCP
 from cmqd_gateway.cmq.operation import Operation
 from cmqd_gateway.cmq.operations import OPERATIONS
@@ -54,7 +55,8 @@ class _Request:
         """Return the answer of an operation to these values, by default those of the request."""
         operation, reader = ROWS[name]
         read = partial(reader.read, self.values if values is None else values)
-        return await perform(self.gateway, self.key, operation, read, self.hand_over, door=TCP)
+        stated = stated_client(self.connection.client_id, self.connection.remote)
+        return await perform(self.gateway, self.key, operation, read, self.hand_over, stated=stated, door=TCP)
 
 
 class Dispatch:

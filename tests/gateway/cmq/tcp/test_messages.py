@@ -12,6 +12,7 @@ from cmqd_gateway.cmq.tcp import commands
 from cmqd_gateway.cmq.tcp.commands import HEADER
 from cmqd_gateway.cmq.tcp.connections import Connections
 from cmqd_gateway.cmq.tcp.frames import to_frame
+from cmqd_types.actors import StatedClient
 from support.cases import each_case
 from support.eventually import eventually
 from support.gateway.gateway_rig import GatewayRig
@@ -441,3 +442,16 @@ async def test_the_rate_of_a_key_counts_over_tcp_too() -> None:
             replies = [await program.ask(commands.SEND, queueName="orders", msgBody=b"x") for _ in range(4)]
 
     assert [reply.result for reply in replies] == [0, 0, 0, 4420]
+
+
+async def test_the_client_id_of_the_log_in_is_the_name_that_the_gateway_states(rig: GatewayRig) -> None:
+    async with TcpProgram(rig) as program:
+        assert (await program.log_in(client_id="10.0.0.7@till")).result == 0
+        await program.ok(commands.SEND, queueName="orders", msgBody=b"x", request_id=1)
+        (message,) = (await program.ok(commands.RECEIVE, queueName="orders", pollingWaitSeconds=0)).messages
+        await program.ok(commands.DELETE, queueName="orders", receiptHandle=message["receiptHandle"])
+
+    made = [request for request in rig.server.link.handled if hasattr(request, "on_behalf_of")]
+    assert [getattr(request, "on_behalf_of", None) for request in made] == [
+        StatedClient("10.0.0.7@till", "127.0.0.1")
+    ] * 3

@@ -64,7 +64,7 @@ function address(path, query) {
  * @throws ApiError, or the signal's reason.
  */
 export async function request(method, path, { query, body, signal, headers } = {}) {
-  const init = { method, signal, headers: { Accept: 'application/json', ...headers }, credentials: 'same-origin' };
+  const init = { method, signal, headers: { Accept: 'application/json', 'X-Cmqd-Client': 'console', ...headers }, credentials: 'same-origin' };
   if (method !== 'GET') {
     init.headers['X-CSRF-Token'] = csrfToken;
     if (body !== undefined) {

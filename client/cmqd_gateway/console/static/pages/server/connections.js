@@ -208,6 +208,7 @@ export function page({ query, update, signal, every }) {
       [t('connections.id'), row.id],
       [t('ui.key'), copyValue(row.secret_id)],
       [t('ui.account'), row.account],
+      [t('connections.name'), row.name || html`<span class="soft">${t('connections.not-stated')}</span>`],
       [t('ui.address'), html`<code>${row.peer}</code>`],
       [t('connections.encryption'), row.tls ? 'TLS' : t('connections.plain')],
       [t('connections.since'), time(row.since)],
@@ -232,7 +233,7 @@ export function page({ query, update, signal, every }) {
     ...(isAdmin() ? [{ title: t('ui.account'), cell: (row) => row.account }] : []),
     {
       title: t('connections.client'),
-      cell: (row) => html`<span class="client"><span>${software(row.product)}</span> <code class="peer">${row.peer}</code></span>`,
+      cell: (row) => html`<span class="client"><span>${row.name || software(row.product)}</span> <code class="peer">${row.peer}</code></span>`,
     },
     { title: t('ui.key'), cell: keyOf },
     { title: t('connections.connection'), align: 'end', cell: (row) => row.connection },

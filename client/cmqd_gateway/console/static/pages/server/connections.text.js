@@ -3,8 +3,8 @@ export default {
   'connections.tab.connections': ['Connections', '连接列表'],
   'connections.tab.waiting': ['Waiting receives', '等待中的长轮询'],
   'connections.tab.cmq-tcp': ['CMQ TCP clients', 'CMQ TCP 客户端'],
-  'connections.search': ['Search client, address, key, account', '搜索客户端、地址、密钥、账号'],
-  'connections.search-waiting': ['Search queue, key, account', '搜索队列、密钥、账号'],
+  'connections.search': ['Search client, name, address, key, account', '搜索客户端、名称、地址、密钥、账号'],
+  'connections.search-waiting': ['Search queue, name, key, account', '搜索队列、名称、密钥、账号'],
   'connections.search-tcp': ['Search client id, address, key, account', '搜索客户端 ID、地址、密钥、账号'],
   'connections.live': ['Live', '实时刷新'],
   'connections.total.connections': [({ n }) => (n === '1' ? '1 connection' : `${n} connections`), '共 {n} 个连接'],
@@ -15,6 +15,7 @@ export default {
   'connections.gateway': ['Gateway', '网关'],
   'connections.not-stated': ['not stated', '未声明'],
   'connections.own-key': ['yours', '当前密钥'],
+  'connections.name': ['Name', '名称'],
   'connections.since': ['Connected', '建立时间'],
   'connections.last-request': ['Last request', '最近请求'],
   'connections.ago': ['{duration} ago', '{duration}前'],
@@ -60,7 +61,7 @@ export default {
     '本网关未启用该协议，请参阅网关配置 listen_cmq_tcp。',
   ],
   'connections.note': [
-    'Requests over HTTP share the connections of the gateway, a few for each key, with the address of the gateway. The software of a client is what the client states.',
-    'HTTP 请求共用网关的连接，每个密钥只有几个，地址为网关的地址。客户端名称由客户端自行声明。',
+    'Requests over HTTP share the connections of the gateway, a few for each key, with the address of the gateway. The software and the name of a client are what the client states.',
+    'HTTP 请求共用网关的连接，每个密钥只有几个，地址为网关的地址。客户端软件与名称由客户端自行声明。',
   ],
 };

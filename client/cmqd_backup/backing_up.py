@@ -1,0 +1,210 @@
+"""A run of ``cmqd backup``: new files are copied and read back, and the document of the run is written last.
+
+    hold the folder ─► compare with the run before ─► segments, checkpoints ─► accounts ─► check ─► the run
+
+The accounts come after the rows: a key that a restored row needs is there. A file of an earlier run with the same name
+and size is taken as it is; a file that no run names was left by a run that was killed, and is read before it counts.
+"""
+
+import hashlib
+import stat
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from cmqd_backup.copying import Pace, check, copy_in
+from cmqd_backup.holds import Held
+from cmqd_backup.refusals import Refused
+from cmqd_backup.row_times import RowTime, checkpoint_time, row_times
+from cmqd_backup.runs import Run, StoredFile, read_runs, stored_accounts, stored_checkpoint, stored_segment, write_run
+from cmqd_backup.stores import Store
+from cmqd_backup.timeline import missing_ranges
+from cmqd_segment.manifest import MANIFEST_NAME, CheckpointEntry, Manifest, SegmentState, start_of
+
+ACCOUNTS_FILE: Final = "accounts.json"
+
+
+class Copied(NamedTuple):
+    """The result of a run."""
+
+    run: Run
+    new_files: int
+    new_bytes: int
+
+
+def back_up(
+    held: Held,
+    store: Store,
+    *,
+    with_secrets: bool,
+    pace: Pace,
+    wall_ms: Callable[[], int],
+    out: Callable[[str], object],
+) -> Copied:
+    """Make a run. The caller holds the folder and the store.
+
+    Args:
+        held: the folder.
+        store: the place of the backup.
+        with_secrets: copy the accounts file.
+        pace: of the copy.
+        wall_ms: the wall clock.
+        out: gets lines for the operator.
+
+    Raises:
+        Refused: the folder is damaged, or is not the log of the backup.
+        OSError: a file cannot be read or written.
+    """
+    began_ms = wall_ms()
+    runs, faults = read_runs(store)
+    for fault in faults:
+        out(fault)
+    manifest = _manifest_upto(held)
+    _require_continuation(manifest, held, store, runs)
+    known = {file.name: file for run in runs for file in run.files}
+    copied = _Copies(held.folder, store, known, pace)
+    for entry in manifest.segments:
+        copied.take(entry.file, stored_segment(entry))
+    checkpoints = [_with_checksum(held.folder, entry) for entry in manifest.checkpoints]
+    manifest = structs.replace(manifest, checkpoints=checkpoints)
+    for entry in checkpoints:
+        copied.take(entry.file, stored_checkpoint(entry))
+    accounts = copied.take_accounts() if with_secrets else None
+    last = _clock_at_end(held, manifest)
+    run = Run(
+        number=max((run.number for run in runs), default=0) + 1,
+        began_ms=began_ms,
+        ended_ms=wall_ms(),
+        last_lsn=held.last_lsn,
+        last_ms=last.time_ms,
+        offset_ms=last.offset_ms,
+        file_mode=stat.S_IMODE((held.folder / MANIFEST_NAME).stat().st_mode),
+        accounts=accounts,
+        manifest=manifest,
+    )
+    write_run(store, run)
+    return Copied(run, copied.files, copied.bytes)
+
+
+def _manifest_upto(held: Held) -> Manifest:
+    """Return the manifest of the run: sealed segments and checkpoints up to its last row. Raises Refused."""
+    manifest, last_lsn = held.manifest, held.last_lsn
+    segments = [
+        entry
+        for entry in manifest.segments
+        if entry.state is SegmentState.SEALED and entry.rows and entry.last_lsn <= last_lsn
+    ]
+    checkpoints = [entry for entry in manifest.checkpoints if entry.end_lsn <= last_lsn]
+    # Their rows count as reclaimed: a checkpoint covered them when the drop was decided.
+    dropping = [
+        (entry.first_lsn, entry.last_lsn)
+        for entry in manifest.segments
+        if entry.state is SegmentState.DROPPING and entry.rows
+    ]
+    dropped = [gone for gone in (*manifest.dropped, *dropping) if gone[0] <= last_lsn]
+    losses = [loss for loss in manifest.losses if loss.first_lsn <= last_lsn]
+    missing = missing_ranges(segments, [*dropped, *((loss.first_lsn, loss.last_lsn) for loss in losses)], last_lsn)
+    if missing:
+        raise Refused(f"rows {missing[0][0]} to {missing[0][1]} are in no file of {held.folder}")
+    newest = checkpoints[-1].lsn if checkpoints else 0
+    if dropped and max(last for _, last in dropped) > newest:
+        raise Refused(f"no checkpoint of {held.folder} covers the rows that were reclaimed")
+    return structs.replace(
+        manifest,
+        clean=True,
+        boot_id="",
+        segments=segments,
+        checkpoints=checkpoints,
+        dropped=dropped,
+        losses=losses,
+        restored=None,
+        standing_pins=[],
+    )
+
+
+def _require_continuation(manifest: Manifest, held: Held, store: Store, runs: Sequence[Run]) -> None:
+    """Refuse a folder whose log does not go on from the newest run. Raises Refused."""
+    if not runs:
+        return
+    newest = runs[-1]
+    before = newest.manifest
+    if before.log_id != manifest.log_id:
+        raise Refused(
+            f"{store.place} has backups of log {before.log_id}, and {held.folder} has log {manifest.log_id}: name"
+            " another place"
+        )
+    start = start_of(before.starts, newest.last_lsn)
+    if held.last_lsn < newest.last_lsn or (start and start != start_of(manifest.starts, newest.last_lsn)):
+        raise Refused(
+            f"{held.folder} does not go on from the newest backup in {store.place}, which ends at row"
+            f" {newest.last_lsn}: the folder was replaced by an older copy. Name another place"
+        )
+
+
+class _Copies:
+    """The copies of a run."""
+
+    def __init__(self, folder: Path, store: Store, known: dict[str, StoredFile], pace: Pace) -> None:
+        self._folder = folder
+        self._store = store
+        self._known = known
+        self._pace = pace
+        self._sizes: dict[str, dict[str, int]] = {}
+        self.files = 0
+        self.bytes = 0
+
+    def take(self, source: str, file: StoredFile) -> None:
+        """Have a file of the folder in the backup. Raises Refused, OSError."""
+        if self._is_there(file):
+            return
+        copy_in(self._folder / source, self._store, file, self._pace)
+        self.files += 1
+        self.bytes += file.bytes
+
+    def take_accounts(self) -> StoredFile:
+        """Have the accounts of this moment in the backup. Raises Refused, OSError."""
+        try:
+            content = (self._folder / ACCOUNTS_FILE).read_bytes()
+        except FileNotFoundError:
+            raise Refused(f"{self._folder} has no {ACCOUNTS_FILE}; --without-secrets leaves the file out") from None
+        file = stored_accounts(content)
+        if not self._is_there(file):
+            with self._store.writing(file.name) as writing:
+                writing.write(content)
+            check(self._store, file, self._pace)
+        return file
+
+    def _is_there(self, file: StoredFile) -> bool:
+        folder = file.name.partition("/")[0]
+        sizes = self._sizes.get(folder)
+        if sizes is None:
+            sizes = self._sizes[folder] = self._store.sizes(folder)
+        if sizes.get(file.name) != file.bytes:
+            return False
+        if self._known.get(file.name) == file:
+            return True
+        try:
+            check(self._store, file, self._pace)
+        except Refused:
+            return False
+        return True
+
+
+def _with_checksum(folder: Path, entry: CheckpointEntry) -> CheckpointEntry:
+    """Return an entry with its checksum, which a manifest that was rebuilt from the files lacks."""
+    if entry.sha256:
+        return entry
+    with (folder / entry.file).open("rb") as file:
+        return structs.replace(entry, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _clock_at_end(held: Held, manifest: Manifest) -> RowTime:
+    """Return the clock at the last row. Raises Refused, OSError."""
+    start = RowTime(0, 0, 0)
+    if manifest.checkpoints:
+        start = checkpoint_time(held.folder / manifest.checkpoints[-1].file)
+    paths = [held.folder / entry.file for entry in manifest.segments if entry.last_lsn > start.lsn]
+    return deque(row_times(paths, start, held.last_lsn), maxlen=1).pop() if paths else start

@@ -1,0 +1,161 @@
+"""The command lines of ``cmqd backup``, ``cmqd backup list`` and ``cmqd restore``, and their exit codes."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from cmqd_backup.backing_up import back_up
+from cmqd_backup.copying import Pace
+from cmqd_backup.holds import held_folder
+from cmqd_backup.listing import list_backup, shown_size
+from cmqd_backup.moments import parse_moment, shown_time
+from cmqd_backup.refusals import Refused
+from cmqd_backup.restoring import Restoring, restore
+from cmqd_backup.stores import open_store
+from cmqd_types.units import SIZE
+
+OK: Final = 0
+REFUSED: Final = 4
+"""The same as ``cmqd serve`` with a folder that cannot be opened."""
+FAULTY: Final = 8
+"""``backup list``: a file of the backup is missing or was cut."""
+
+_BACKUP: Final = """Copy the log of a data folder to a folder or URL. A repeated run copies new files alone.
+
+The command runs where the data folder is, as the user of its broker. The copy has the accounts, keys and other secrets
+of the broker: keep it as safe as the data folder.
+"""
+_RESTORE: Final = """Make a data folder from a backup: as of its last row, or as of a time.
+
+The log of the new folder has an id of its own. Its broker time goes on from the last row, so that no message expires
+because of the time since. Receipt handles that were given later than that row are refused. Keys are those of the
+backup: a key that was disabled or deleted since is valid again.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parser = _restore_parser() if given[:1] == ["restore"] else _backup_parser()
+    if given[:1] == ["backup"] and given[1:2] == ["list"]:
+        parser = _list_parser()
+        given = given[1:]
+    chosen = parser.parse_args(given[1:])
+    try:
+        return int(chosen.run(chosen))
+    except (Refused, OSError) as refusal:
+        print(f"cmqd: {refusal}", file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:
+        return 130
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _size(text: str) -> int:
+    size = int(text) if text.isdecimal() and len(text) < 20 else SIZE.parse(text)
+    if not size:
+        raise argparse.ArgumentTypeError(f"write bytes, or a number with a unit: {SIZE.named}")
+    return size
+
+
+def _backup_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cmqd backup",
+        description=_BACKUP,
+        epilog="'cmqd backup list BACKUP' shows what a backup can restore.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("data", type=Path, metavar="DATA", help="data folder of the broker")
+    parser.add_argument("--to", required=True, metavar="FOLDER|URL", help="place of the backup; made if it is missing")
+    parser.add_argument(
+        "--rate", type=_size, default=0, metavar="SIZE", help="bytes a second, read and written, at most: 50MB"
+    )
+    parser.add_argument(
+        "--without-secrets",
+        action="store_true",
+        help="leave out accounts.json: a restored folder then has no accounts, keys and secrets of subscriptions, and"
+        " no earlier receipt handle is valid",
+    )
+    parser.set_defaults(run=_run_backup)
+    return parser
+
+
+def _run_backup(chosen: argparse.Namespace) -> int:
+    store = open_store(chosen.to)
+    if Path(store.place).resolve().is_relative_to(chosen.data.resolve()):
+        raise Refused("--to is within the data folder: name a folder outside of it, on another disk")
+    began_s = time.monotonic()
+    with held_folder(chosen.data) as held, store.locked():
+        copied = back_up(
+            held,
+            store,
+            with_secrets=not chosen.without_secrets,
+            pace=Pace(chosen.rate),
+            wall_ms=_wall_ms,
+            out=_say,
+        )
+    run = copied.run
+    _say(
+        f"run {run.number} is complete and verified: rows up to {run.last_lsn}, of {shown_time(run.wall_ms)};"
+        f" {copied.new_files} new files, {shown_size(copied.new_bytes)}, in {time.monotonic() - began_s:.1f} s"
+    )
+    return OK
+
+
+def _list_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cmqd backup list",
+        description="Show the times that a backup can restore, its gaps, its size and its newest run.",
+        epilog="exit code 8: a file of the backup is missing, or has another size",
+    )
+    parser.add_argument("backup", metavar="BACKUP", help="folder or URL of the backup")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_run_list)
+    return parser
+
+
+def _run_list(chosen: argparse.Namespace) -> int:
+    is_whole = list_backup(open_store(chosen.backup), as_json=chosen.json, out=_say)
+    return OK if is_whole else FAULTY
+
+
+def _restore_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cmqd restore", description=_RESTORE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("backup", metavar="BACKUP", help="folder or URL of the backup")
+    parser.add_argument("data", type=Path, metavar="DATA", help="new data folder, missing or empty")
+    parser.add_argument(
+        "--to-time",
+        metavar="TIME",
+        help="by the wall clock: 2026-01-31T14:05, ...Z, 14:05 of today, or an age such as 2h. The log is cut after its"
+        " last row at or before this time",
+    )
+    parser.add_argument("--accounts", type=Path, metavar="FILE", help="accounts.json in the place of the backup's")
+    parser.set_defaults(run=_run_restore)
+    return parser
+
+
+def _run_restore(chosen: argparse.Namespace) -> int:
+    now_ms = _wall_ms()
+    restore(
+        Restoring(
+            store=open_store(chosen.backup),
+            folder=chosen.data,
+            to_ms=None if chosen.to_time is None else parse_moment(chosen.to_time, now_ms),
+            accounts=None if chosen.accounts is None else chosen.accounts.read_bytes(),
+            now_ms=now_ms,
+            out=_say,
+        )
+    )
+    return OK

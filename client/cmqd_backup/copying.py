@@ -1,0 +1,94 @@
+"""Copies of files into a backup and out of it: at a pace, with their checksums compared, read back."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final
+
+from cmqd_backup.refusals import Refused
+from cmqd_backup.runs import StoredFile
+from cmqd_backup.stores import Store
+
+CHUNK_BYTES: Final = 1 << 20
+
+
+class Pace:
+    """A bound on bytes a second, read and written. A pause is not made up for."""
+
+    def __init__(
+        self,
+        rate: int = 0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """``rate``: bytes a second; 0 = no bound."""
+        self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
+        self._due_s = 0.0
+
+    def moved(self, size: int) -> None:
+        """Wait until ``size`` bytes more are within the rate."""
+        if not self._rate:
+            return
+        now_s = self._clock()
+        self._due_s = max(self._due_s, now_s) + size / self._rate
+        if self._due_s > now_s:
+            self._sleep(self._due_s - now_s)
+
+
+def copy_in(source: Path, store: Store, file: StoredFile, pace: Pace) -> None:
+    """Copy a file into a backup, and read it back.
+
+    Raises:
+        Refused: the source, or the copy, does not have the checksum.
+        OSError: the file cannot be read or written.
+    """
+    digest = hashlib.sha256()
+    # Unbuffered, and no plain handle stays on a database: a sealed segment has no writer, so no lock is dropped.
+    with source.open("rb", buffering=0) as reading, store.writing(file.name) as writing:
+        for chunk in _chunks(reading, pace):
+            digest.update(chunk)
+            _write_all(writing, chunk)
+        if digest.hexdigest() != file.sha256:
+            raise Refused(f"{source} does not match its checksum in the manifest: it is damaged")
+    check(store, file, pace)
+
+
+def check(store: Store, file: StoredFile, pace: Pace) -> None:
+    """Read a file of a backup, and compare its checksum. Raises Refused, OSError."""
+    digest = hashlib.sha256()
+    with store.reading(file.name) as reading:
+        for chunk in _chunks(reading, pace):
+            digest.update(chunk)
+    if digest.hexdigest() != file.sha256:
+        raise Refused(f"{file.name} of {store.place} does not match its checksum: it was cut, or changed")
+
+
+def copy_out(store: Store, file: StoredFile, target: IO[bytes]) -> None:
+    """Copy a file of a backup into an open file. Raises Refused, OSError."""
+    digest = hashlib.sha256()
+    try:
+        with store.reading(file.name) as reading:
+            for chunk in _chunks(reading, Pace()):
+                digest.update(chunk)
+                _write_all(target, chunk)
+    except FileNotFoundError:
+        raise Refused(f"{file.name} is missing in {store.place}") from None
+    if digest.hexdigest() != file.sha256:
+        raise Refused(f"{file.name} of {store.place} does not match its checksum: it was cut, or changed")
+
+
+def _chunks(reading: IO[bytes], pace: Pace):
+    while chunk := reading.read(CHUNK_BYTES):
+        yield chunk
+        pace.moved(len(chunk))
+
+
+def _write_all(writing: IO[bytes], chunk: bytes) -> None:
+    """Write a chunk; an unbuffered file may take a part of it at a time."""
+    view = memoryview(chunk)
+    while view:
+        view = view[writing.write(view) :]

@@ -1,0 +1,67 @@
+"""The data folder of a backup, kept from changing under the copy.
+
+The files of a stopped broker are kept by the lock of the folder, which a start waits for.
+"""
+
+import contextlib
+from collections.abc import Generator
+from pathlib import Path
+from typing import NamedTuple
+
+from cmqd_backup.refusals import Refused
+from cmqd_segment.folder_lock import try_lock
+from cmqd_segment.manifest import Manifest, ManifestError, SegmentState, read_manifest
+from cmqd_segment.newer import NewerFormatError
+
+
+class Held(NamedTuple):
+    """A folder, and the last row that a backup of it has."""
+
+    folder: Path
+    manifest: Manifest
+    last_lsn: int
+
+
+@contextlib.contextmanager
+def held_folder(folder: Path) -> Generator[Held]:
+    """Hold a folder for a run. Raises Refused, OSError."""
+    manifest = manifest_of(folder)
+    with try_lock(folder) as is_free:
+        if not is_free:
+            raise Refused(f"a broker works on {folder}: stop it first")
+        # Once more: the broker that has just ended wrote the manifest.
+        manifest = manifest_of(folder)
+        if not manifest.clean:
+            raise Refused(
+                f"the broker of {folder} did not stop in order, and the newest rows are in files that are not sealed:"
+                " start the broker, and make the backup while it runs"
+            )
+        yield Held(folder, manifest, _last_lsn(folder, manifest))
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """Return the manifest of a folder that is a log of its own. Raises Refused, OSError."""
+    try:
+        manifest = read_manifest(folder)
+    except FileNotFoundError:
+        raise Refused(f"{folder} is not a data folder: it has no manifest") from None
+    except (ManifestError, NewerFormatError) as error:
+        raise Refused(f"{folder} cannot be read: {error}") from error
+    if manifest.cache_of is not None:
+        raise Refused(
+            f"{folder} is a cache of {manifest.cache_of}: its rows are in the engine. Use the backup of PostgreSQL, or"
+            " 'cmqd ha export'"
+        )
+    if not manifest.log_id:
+        raise Refused(f"{folder} has a log without an id: start its broker once with this version")
+    return manifest
+
+
+def _last_lsn(folder: Path, manifest: Manifest) -> int:
+    """Return the last row of a stopped folder. Raises Refused for a log without a row."""
+    lasts = [entry.last_lsn for entry in manifest.segments if entry.state is not SegmentState.PREPARING and entry.rows]
+    lasts += [last for _, last in manifest.dropped]
+    lasts += [entry.end_lsn for entry in manifest.checkpoints]
+    if not any(lasts):
+        raise Refused(f"the log of {folder} is empty: there is no row to back up")
+    return max(lasts)

@@ -1,0 +1,329 @@
+"""A restore: a data folder as of a row of a backup.
+
+    choose the row ─► lock the folder, mark it unfinished ─► files, each compared with its checksum ─► cut the segment
+    with the row ─► accounts ─► check ─► fsync ─► manifest ─► remove the mark
+
+The manifest comes last: a folder with segments and without a manifest is refused by every broker, so a restore that was
+killed leaves no folder that looks whole. The mark lets a repeat of the restore clear the folder.
+
+The log of the folder is a log of its own: with a new id, by which readers tell it from the log that went on, and with a
+mark for its first start (``Manifest.restored``). By the mark broker time goes on from the last row, and the counters
+jump: the rows that are cut off have given numbers away.
+"""
+
+import contextlib
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from cmqd_backup.accounts_content import keys_in
+from cmqd_backup.backing_up import ACCOUNTS_FILE
+from cmqd_backup.copying import copy_out
+from cmqd_backup.cutting import cut_segment
+from cmqd_backup.moments import shown_span, shown_time
+from cmqd_backup.refusals import Refused
+from cmqd_backup.row_times import RowTime, row_times
+from cmqd_backup.runs import Run, StoredFile, read_runs, stored_checkpoint, stored_segment
+from cmqd_backup.stores import Store
+from cmqd_backup.timeline import Stretch, gaps, missing_ranges, stretches
+from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
+from cmqd_segment.folder_lock import LOCK, try_lock
+from cmqd_segment.manifest import (
+    CHECKPOINTS,
+    MANIFEST_FORMAT,
+    MANIFEST_NAME,
+    SEGMENTS,
+    CheckpointEntry,
+    Manifest,
+    Restored,
+    SegmentEntry,
+    SegmentState,
+    merge_ranges,
+    sync_folder,
+    write_manifest,
+)
+from cmqd_segment.newer import NewerFormatError
+from cmqd_segment.scan import verify_segment
+
+UNFINISHED: Final = "restore-unfinished"
+"""A file in a folder whose restore has not ended."""
+_KEPT: Final = frozenset({LOCK, "lost+found"})
+"""Names in a folder that counts as empty: the lock, and the folder of a file system's root."""
+
+
+class Restoring(NamedTuple):
+    """A restore that was asked for."""
+
+    store: Store
+    folder: Path
+    to_ms: int | None
+    """Wall clock; None: the last row of the backup."""
+    accounts: bytes | None
+    """Content of an accounts file in the place of the backup's."""
+    now_ms: int
+    out: Callable[[str], object]
+
+
+def restore(asked: Restoring) -> None:
+    """Restore a folder; blocks. Raises Refused, OSError."""
+    with contextlib.ExitStack() as stack:
+        # Before the first change: the target may be the backup itself, or hold another log.
+        _require_empty(asked.folder)
+        runs, faults = read_runs(asked.store)
+        for fault in faults:
+            asked.out(fault)
+        if not runs:
+            raise Refused(f"{asked.store.place} has no backup")
+        asked.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        if not stack.enter_context(try_lock(asked.folder)):
+            raise Refused(f"{asked.folder} is in use by another process")
+        _clear_unfinished(asked.folder)
+        (asked.folder / UNFINISHED).touch(mode=0o600)
+        sync_folder(asked.folder)
+        _Restore(asked, runs).run()
+        (asked.folder / UNFINISHED).unlink()
+        sync_folder(asked.folder)
+
+
+def _require_empty(folder: Path) -> None:
+    """Refuse a target with files; an unfinished restore may be repeated. Raises Refused, OSError."""
+    try:
+        names = {path.name for path in folder.iterdir()} - _KEPT
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise Refused(f"{folder} is not a folder") from None
+    if names and (UNFINISHED not in names or MANIFEST_NAME in names):
+        raise Refused(f"{folder} is not empty: name a new folder, or an empty one")
+
+
+def _clear_unfinished(folder: Path) -> None:
+    """Remove the files of a restore that did not end; no other file is in the folder."""
+    for name in (SEGMENTS, CHECKPOINTS):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / ACCOUNTS_FILE).unlink(missing_ok=True)
+    (folder / f"{MANIFEST_NAME}.tmp").unlink(missing_ok=True)
+
+
+class _Restore:
+    """A restore into an empty folder that is locked."""
+
+    def __init__(self, asked: Restoring, runs: Sequence[Run]) -> None:
+        self._asked = asked
+        self._runs = runs
+        self._folder = asked.folder
+        self._mode = runs[-1].file_mode & 0o640 | 0o600
+        for name in (SEGMENTS, CHECKPOINTS):
+            (asked.folder / name).mkdir(mode=0o750)
+
+    def run(self) -> None:
+        """Write all files, the manifest last. Raises Refused, OSError."""
+        stretch, last = self._choose()
+        run, out = stretch.run, self._asked.out
+        checkpoint = self._newest_checkpoint(stretch, last.lsn)
+        entries: list[SegmentEntry] = []
+        for entry in stretch.segments(last.lsn):
+            path = self._fetch_segment(entry)
+            if entry.last_lsn > last.lsn:
+                entry = cut_segment(path, entry, last.lsn)
+                for fault in verify_segment(self._folder, entry):
+                    raise Refused(fault)
+            path.chmod(self._mode & 0o440)
+            entries.append(entry)
+        self._remove_others(entries)
+        keys = self._write_accounts(run)
+        manifest = self._manifest(stretch, last, entries, checkpoint)
+        self._check(manifest)
+        for name in (SEGMENTS, CHECKPOINTS):
+            sync_folder(self._folder / name)
+        sync_folder(self._folder)
+        write_manifest(self._folder, manifest, self._mode)
+        self._tell(stretch, last, manifest, keys)
+        out(f"{self._folder} is restored: start its broker")
+
+    # ------------------------------------------------------------------ the row
+
+    def _choose(self) -> tuple[Stretch, RowTime]:
+        """Return the last row of the restore, and its stretch. Raises Refused."""
+        parts = stretches(self._runs)
+        to_ms, newest = self._asked.to_ms, self._runs[-1]
+        if to_ms is None:
+            return parts[-1], RowTime(newest.last_lsn, newest.last_ms, newest.offset_ms)
+        if to_ms > newest.until_ms:
+            raise Refused(
+                f"{shown_time(to_ms)} is after the newest run of the backup, which has the log up to"
+                f" {shown_time(newest.until_ms)}. Without --to-time the restore goes up to its last row"
+            )
+        before = [part for part in parts if part.run.wall_ms <= to_ms]
+        if not before:
+            raise Refused(
+                f"{shown_time(to_ms)} is before the first time that the backup can restore, which is"
+                f" {shown_time(self._runs[0].wall_ms)}"
+            )
+        stretch = before[-1]
+        run = stretch.run
+        last = end = RowTime(run.last_lsn, run.last_ms, run.offset_ms)
+        paths = [
+            self._fetch_segment(entry) for entry in stretch.segments(stretch.last_lsn) if entry.last_lsn > last.lsn
+        ]
+        for end in row_times(paths, last, stretch.last_lsn):
+            if end.wall_ms <= to_ms:
+                last = end
+        until_ms = run.until_ms if end.lsn == run.last_lsn else end.wall_ms
+        if stretch.following is not None and not stretch.is_followed and last is end and to_ms > until_ms:
+            (gap,) = [gap for gap in gaps(parts) if gap.first_lsn == stretch.last_lsn + 1]
+            raise Refused(
+                f"{shown_time(to_ms)} is in a gap of the backup: rows {gap.first_lsn} to {gap.last_lsn} are not all"
+                f" there. The nearest times are {shown_time(until_ms)} and {shown_time(gap.until_ms)}"
+            )
+        return stretch, last
+
+    def _newest_checkpoint(self, stretch: Stretch, last_lsn: int) -> CheckpointEntry | None:
+        """Fetch the newest checkpoint that has no fact of a row behind the last row; None if there is none."""
+        runs = [stretch.run] if stretch.following is None else [stretch.run, stretch.following]
+        usable = {
+            (entry.lsn, entry.number): entry
+            for run in runs
+            for entry in run.manifest.checkpoints
+            if entry.end_lsn <= last_lsn
+        }
+        if not usable:
+            return None
+        entry = usable[max(usable)]
+        with self._new_file(entry.file) as file:
+            copy_out(self._asked.store, stored_checkpoint(entry), file)
+        return entry
+
+    # ------------------------------------------------------------------ files
+
+    @contextlib.contextmanager
+    def _new_file(self, name: str):
+        descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
+            # With any mask of this process.
+            os.fchmod(file.fileno(), self._mode)
+            yield file
+            os.fsync(file.fileno())
+
+    def _fetch_segment(self, entry: SegmentEntry) -> Path:
+        """Copy a segment into the folder, unless it is there."""
+        path = self._folder / entry.file
+        if not path.exists():
+            with self._new_file(entry.file) as file:
+                copy_out(self._asked.store, stored_segment(entry), file)
+        return path
+
+    def _remove_others(self, entries: Sequence[SegmentEntry]) -> None:
+        """Remove the segments in which the last row was looked for and that lie behind it."""
+        listed = {self._folder / entry.file for entry in entries}
+        for path in (self._folder / SEGMENTS).iterdir():
+            if path not in listed:
+                path.unlink()
+
+    def _write_accounts(self, run: Run) -> list[str]:
+        """Write the accounts file, and return a line for each of its keys. Raises Refused, OSError."""
+        content = self._asked.accounts
+        if content is None and run.accounts is not None:
+            content = self._read(run.accounts)
+        if content is None:
+            return []
+        keys = keys_in(content)
+        descriptor = os.open(self._folder / ACCOUNTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return keys
+
+    def _read(self, file: StoredFile) -> bytes:
+        try:
+            content = self._asked.store.read(file.name)
+        except FileNotFoundError:
+            raise Refused(f"{file.name} is missing in {self._asked.store.place}") from None
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise Refused(
+                f"{file.name} of {self._asked.store.place} does not match its checksum: it was cut, or changed"
+            )
+        return content
+
+    # ------------------------------------------------------------------ the manifest
+
+    def _manifest(
+        self,
+        stretch: Stretch,
+        last: RowTime,
+        entries: list[SegmentEntry],
+        checkpoint: CheckpointEntry | None,
+    ) -> Manifest:
+        run = stretch.run
+        source = run.manifest if stretch.following is None else stretch.following.manifest
+        losses = [loss for loss in source.losses if loss.first_lsn <= last.lsn]
+        dropped = missing_ranges(entries, [(loss.first_lsn, loss.last_lsn) for loss in losses], last.lsn)
+        named = {number for entry in entries for number, _, _ in entry.sources}
+        names = {name.id: name for name in (*source.names, *run.manifest.names)}
+        return Manifest(
+            format=MANIFEST_FORMAT,
+            clean=True,
+            # Numbers are not used twice, not even by the log that goes on elsewhere.
+            next_number=max(run.manifest.next_number for run in self._runs),
+            segments=[structs.replace(entry, state=SegmentState.SEALED) for entry in entries],
+            checkpoints=[] if checkpoint is None else [checkpoint],
+            dropped=dropped,
+            losses=losses,
+            log_id=secrets.token_hex(16),
+            former_log_ids=[*run.manifest.former_log_ids, run.manifest.log_id],
+            names=[names[number] for number in sorted(named & names.keys())],
+            restored=Restored(last.lsn, last.time_ms, max(0, self._asked.now_ms - last.wall_ms)),
+        )
+
+    def _check(self, manifest: Manifest) -> None:
+        """Read the files of the folder back, and check that they are a whole log. Raises Refused, OSError."""
+        newest = 0
+        for entry in manifest.checkpoints:
+            try:
+                header, end = verify_checkpoint(self._folder / entry.file)
+            except (CheckpointError, NewerFormatError) as error:
+                raise Refused(f"checkpoint {entry.file} of the backup cannot be used: {error}") from error
+            if (header.lsn, end.lsn) != (entry.lsn, entry.end_lsn):
+                raise Refused(f"checkpoint {entry.file} of the backup does not match its entry")
+            newest = entry.lsn
+        known = merge_ranges([gone for run in self._runs for gone in run.manifest.dropped])
+        for first, last in manifest.dropped:
+            if not any(begin <= first and last <= end for begin, end in known):
+                raise Refused(f"rows {first} to {last} are not in the backup")
+            if last > newest:
+                raise Refused(f"no checkpoint of the backup covers the rows up to {last}, which were reclaimed")
+        for entry in manifest.segments:
+            with (self._folder / entry.file).open("rb") as file:
+                # From the disk: what was just written would be read from memory.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+                    raise Refused(f"{entry.file} was not written right: the disk of {self._folder} is faulty")
+
+    # ------------------------------------------------------------------ the report
+
+    def _tell(self, stretch: Stretch, last: RowTime, manifest: Manifest, keys: Sequence[str]) -> None:
+        asked, out = self._asked, self._asked.out
+        behind = shown_span(manifest.restored.aged_ms) if manifest.restored is not None else ""
+        out(f"last row: {last.lsn}, at {shown_time(last.wall_ms)}, {behind} before this restore")
+        out(f"broker time at that row: {shown_time(last.time_ms)}; it goes on from there at the first start")
+        if self._runs[-1].last_lsn > last.lsn:
+            out(f"cut off: rows {last.lsn + 1} to {self._runs[-1].last_lsn} of the backup")
+        out(f"log id: {manifest.log_id}; before: {manifest.former_log_ids[-1]}")
+        if asked.accounts is not None:
+            out("accounts: of the given file; receipt handles of other accounts files are refused")
+        elif stretch.run.accounts is None:
+            out(
+                "accounts: none, the backup was made with --without-secrets. 'cmqd accounts new-key admin --data"
+                f" {self._folder}' creates a file; no earlier key or receipt handle is valid then"
+            )
+        else:
+            out(f"accounts: as of {shown_time(stretch.run.ended_ms)}; these keys are valid again:")
+        for key in keys:
+            out(f"  {key}")

@@ -1,0 +1,195 @@
+"""The place of a backup: a folder, or a URL of any kind that fsspec knows."""
+
+import contextlib
+import os
+from collections.abc import Generator
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from cmqd_backup.refusals import Refused
+from cmqd_segment.folder_lock import try_lock
+from cmqd_segment.manifest import sync_folder
+
+_PART = ".part"
+"""End of the name of a file that is being written."""
+
+
+class Store(Protocol):
+    """Files by names with ``/``, below a root."""
+
+    @property
+    def place(self) -> str:
+        """The root, for people."""
+        ...
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the sizes of the files in a folder by name; empty without the folder. Raises OSError."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a small file. Raises OSError."""
+        ...
+
+    def reading(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """Open a file. Raises OSError."""
+        ...
+
+    def writing(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        """Write a file; behind the context the file is durable. Raises OSError."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a file that may be missing. Raises OSError."""
+        ...
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other runs away, where the store can. Raises Refused, OSError."""
+        ...
+
+
+def open_store(place: str) -> Store:
+    """Return the store at a path or URL; no file is touched. Raises Refused."""
+    kind, separator, rest = place.partition("://")
+    if not separator:
+        return FolderStore(Path(place))
+    if kind == "file":
+        return FolderStore(Path(rest))
+    return UrlStore(place)
+
+
+class FolderStore:
+    """A folder of this machine. A file has another name until it is whole and durable."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self._is_made = False
+
+    @property
+    def place(self) -> str:
+        """See ``Store``."""
+        return str(self._root)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See ``Store``."""
+        try:
+            entries = list(os.scandir(self._root / folder))
+        except FileNotFoundError:
+            return {}
+        return {f"{folder}/{entry.name}": entry.stat().st_size for entry in entries if not entry.name.endswith(_PART)}
+
+    def read(self, name: str) -> bytes:
+        """See ``Store``."""
+        return (self._root / name).read_bytes()
+
+    def reading(self, name: str) -> IO[bytes]:
+        """See ``Store``."""
+        file = (self._root / name).open("rb", buffering=0)
+        # What was just written would be read from memory, and an error of the disk would stay hidden.
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return file
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Generator[IO[bytes]]:
+        """See ``Store``."""
+        target = self._root / name
+        if not target.parent.is_dir():
+            self._make(target.parent)
+        temporary = target.with_name(f".{target.name}{_PART}")
+        # The owner alone: bodies of messages and secrets.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                yield file
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(target.parent)
+
+    def _make(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sync_folder(folder.parent)
+
+    def remove(self, name: str) -> None:
+        """See ``Store``."""
+        (self._root / name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
+        """See ``Store``."""
+        if not self._root.is_dir():
+            self._make(self._root)
+        with try_lock(self._root) as is_free:
+            if not is_free:
+                raise Refused(f"{self._root} is in use by another backup or restore")
+            for leftover in self._root.glob(f"*/.*{_PART}"):
+                leftover.unlink()
+            yield
+
+
+class UrlStore:
+    """A place that fsspec reaches. An object appears whole when its write ends, or a part of it stays; no run names a
+    file that was not read back.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            fsspec: Any = import_module("fsspec")
+        except ImportError as missing:
+            raise Refused(f"a URL needs: pip install 'cmqd[backup]' ({missing})") from None
+        kind = url.partition("://")[0]
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise Refused(f"the file system of {kind} URLs cannot be used: {error}") from None
+        self._place = url
+
+    @property
+    def place(self) -> str:
+        """See ``Store``."""
+        return self._place
+
+    def _path(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """See ``Store``."""
+        self._files.invalidate_cache()
+        try:
+            found = self._files.ls(self._path(folder), detail=True)
+        except FileNotFoundError:
+            return {}
+        return {
+            f"{folder}/{entry['name'].rpartition('/')[2]}": int(entry["size"])
+            for entry in found
+            if entry["type"] == "file"
+        }
+
+    def read(self, name: str) -> bytes:
+        """See ``Store``."""
+        return bytes(self._files.cat_file(self._path(name)))
+
+    def reading(self, name: str) -> "contextlib.AbstractContextManager[IO[bytes]]":
+        """See ``Store``."""
+        file: contextlib.AbstractContextManager[IO[bytes]] = self._files.open(self._path(name), "rb")
+        return file
+
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Generator[IO[bytes]]:
+        """See ``Store``."""
+        path = self._path(name)
+        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+        with self._files.open(path, "wb") as file:
+            yield file
+
+    def remove(self, name: str) -> None:
+        """See ``Store``."""
+        with contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._path(name))
+
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
+        """See ``Store``: an object store has no lock."""
+        yield

@@ -1,0 +1,47 @@
+"""The lock of a data folder: a file that each process of the broker holds with ``flock`` as long as it can write."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import msgspec
+
+LOCK = "lock"
+"""Name of the file below the data folder."""
+
+
+class LockHolder(msgspec.Struct, frozen=True):
+    """Content of the lock file, for the error text of a waiting broker."""
+
+    pid: int
+    broker_pid: int
+
+
+def write_holder(descriptor: int, holder: LockHolder) -> None:
+    """Write the holder into the lock file.
+
+    Over the text of the holder before, without truncating first: on a full disk the block that a truncation gives up
+    may be gone.
+    """
+    os.pwrite(descriptor, msgspec.json.encode(holder).ljust(os.fstat(descriptor).st_size), 0)
+
+
+@contextlib.contextmanager
+def try_lock(folder: Path) -> Generator[bool]:
+    """Hold the lock of a folder, for a program that is no broker; yield False if another process holds the lock.
+
+    Raises OSError: the folder is missing or cannot be written.
+    """
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        write_holder(descriptor, LockHolder(os.getpid(), os.getpid()))
+        yield True
+    finally:
+        os.close(descriptor)

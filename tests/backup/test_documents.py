@@ -1,0 +1,57 @@
+"""The drill of docs/backup.md, run as printed: the broker runs for ``cmq`` and is stopped for ``cmqd``."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cmqd.testing.broker_process import BrokerProcess
+from support.documents.pages import ROOT, blocks_to_run
+from support.processes.environment import plain_environment
+
+pytestmark = pytest.mark.system
+
+
+def test_the_drill_runs(tmp_path: Path) -> None:
+    outputs: list[str] = []
+    with BrokerProcess(tmp_path) as broker:
+        environment = plain_environment() | {
+            "CMQ_URL": broker.url,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        }
+
+        def run(text: str) -> None:
+            command = ["bash", "-euo", "pipefail", "-c", text]
+            ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+            assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
+            outputs.append(ran.stdout)
+
+        runs = True
+        for text in blocks_to_run(ROOT / "docs/backup.md", "sh"):
+            needs_broker = "cmqd " not in text
+            if needs_broker and not runs:
+                broker.start()
+            elif runs and not needs_broker:
+                broker.stop()
+            runs = needs_broker
+            if text.startswith("cmq peek"):
+                # The page starts a second broker over the restored folder.
+                broker.stop()
+                (broker.folder / "data").rename(tmp_path / "original")
+                (tmp_path / "restored").rename(broker.folder / "data")
+                broker.start()
+                run(text)
+                broker.stop()
+                (broker.folder / "data").rename(tmp_path / "restored")
+                (tmp_path / "original").rename(broker.folder / "data")
+                broker.start()
+            else:
+                run(text)
+        if not runs:
+            broker.start()
+
+    peeked = next(output for output in outputs if "order 1" in output)
+    assert "order 2" in peeked
+    assert "cut off: rows" in outputs[-1]

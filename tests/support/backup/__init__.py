@@ -1,0 +1,1 @@
+"""Logs that tests back up and restore."""
