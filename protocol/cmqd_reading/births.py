@@ -1,12 +1,38 @@
 """Births of messages: the row that stores a message, found by id, position, dedup id, header or lease. Pure."""
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from msgspec import structs
 
 from cmqd_reading.events import Event, stored_in
+from cmqd_segment.newer import raw_items, tag_number, tag_of
 from cmqd_segment.published import count_copies
-from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesReceived, MessagesSent, Runs, last_of, ranges
+from cmqd_segment.records import (
+    AnyRecord,
+    MessagesPublished,
+    MessagesPublishedAlike,
+    MessagesReceived,
+    MessagesSent,
+    Runs,
+    last_of,
+    ranges,
+)
 from cmqd_segment.rows import stored_messages
+
+_HEAD_FIELDS: Final = 1 + MessagesSent.__struct_fields__.index("sizes")
+_SENT_TAG: Final = tag_number(MessagesSent)
+_PUBLISH_TAGS: Final = frozenset((tag_number(MessagesPublished), tag_number(MessagesPublishedAlike)))
+_sent_head: Final = msgspec.msgpack.Decoder[Any](
+    msgspec.defstruct(
+        "SentHead",
+        [(field.name, field.type) for field in structs.fields(MessagesSent)[:_HEAD_FIELDS]],
+        tag=_SENT_TAG,
+        array_like=True,
+    )
+)
+"""Decodes the fields of a send up to the sizes; headers and dedup ids take most of the time."""
 
 
 class Birth(NamedTuple):
@@ -40,6 +66,20 @@ def may_store(record: MessagesSent | MessagesPublished, message_id: int) -> bool
     if record.message_ids:
         return index_in(record.message_ids, offset) >= 0
     return 0 <= offset < len(record.sizes)
+
+
+def may_store_in(meta: bytes, message_id: int) -> bool:
+    """Return False if the encoded records of a row surely do not store a message; the row need not be decoded then."""
+    for raw in raw_items(meta):
+        packed = memoryview(raw)
+        tag = tag_of(packed)
+        if tag == _SENT_TAG:
+            head = _sent_head.decode(raw)
+            if 0 <= message_id - head.first_message_id < len(head.sizes):
+                return True
+        elif tag in _PUBLISH_TAGS:
+            return True
+    return False
 
 
 def birth_in(records: Sequence[AnyRecord], message_id: int) -> Birth | None:

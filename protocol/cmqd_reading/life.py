@@ -20,6 +20,7 @@ from cmqd_reading.life_events import LifeNotes, no_name
 from cmqd_reading.places import NO_LEASE, Place, Publish
 from cmqd_reading.queue_records import OF_QUEUES
 from cmqd_reading.topic_records import OF_TOPICS
+from cmqd_segment.newer import tag_number
 from cmqd_segment.published import waiting_sets
 from cmqd_segment.records import (
     AnyRecord,
@@ -40,10 +41,6 @@ _ANY_ROW: Final = re.compile(b"")
 _TRACE_PARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 REPLAY_MARK: Final = "cmqd-replayed-from"
 """Header of a replayed message: ``queue/message id/time of its send`` of its source."""
-
-
-def _tag_of(record: type[Any]) -> bytes:
-    return re.escape(bytes((record.__struct_config__.tag,)))
 
 
 def _trace_parent(headers: Headers | None) -> str:
@@ -383,7 +380,7 @@ class Life:
     }
 
 
-_TAGS: Final = b"".join(map(_tag_of, (*OF_QUEUES, *OF_TOPICS)))
+_TAGS: Final = b"".join(re.escape(bytes((tag_number(record),))) for record in (*OF_QUEUES, *OF_TOPICS))
 _KINDS: Final = {
     Event.SENT: LifeKind.SENT,
     Event.HALF: LifeKind.HALF,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import structs
 from pyroaring import BitMap64
 
-from cmqd_segment.newer import known_tags, raise_if_newer, raw_items
+from cmqd_segment.newer import known_tags, raise_if_newer, raw_items, tag_number
 from cmqd_segment.published import count_copies
 from cmqd_segment.records import (
     AnyRecord,
@@ -53,13 +53,7 @@ _SCALARS: Final = (int, str, bool)
 """Types that are decoded faster than skipped."""
 
 
-def _tag(record: type[Record]) -> int:
-    tag = record.__struct_config__.tag
-    assert isinstance(tag, int)
-    return tag
-
-
-_ENDS: Final = frozenset(map(_tag, (QueueCleared, MessagesExpired, TopicMessagesExpired, QueueDeleted)))
+_ENDS: Final = frozenset(map(tag_number, (QueueCleared, MessagesExpired, TopicMessagesExpired, QueueDeleted)))
 """Records behind which no message of their range has a life: later floors above it say no more about the message."""
 
 
@@ -73,7 +67,7 @@ def _brief(record: type[Record]) -> type[msgspec.Struct]:
         # A field without a default may not follow, and a record without the fields at its end is an older record.
         default: Any = field.default if field.default_factory is msgspec.NODEFAULT else []
         brief.append((field.name, kind, msgspec.field() if field.required else msgspec.field(default=default)))
-    return msgspec.defstruct(record.__name__, brief, tag=_tag(record), array_like=True, frozen=True, gc=False)
+    return msgspec.defstruct(record.__name__, brief, tag=tag_number(record), array_like=True, frozen=True, gc=False)
 
 
 _BRIEF: Final = {record: _brief(record) for record in get_args(AnyRecord)}

@@ -29,6 +29,13 @@ def tag_of(packed: "bytes | memoryview") -> int:
     return packed[3] if packed[0] == _LONG_ARRAY else packed[1]
 
 
+def tag_number(record: type[msgspec.Struct]) -> int:
+    """Return the tag of a kind of record or checkpoint part."""
+    tag = record.__struct_config__.tag
+    assert isinstance(tag, int)
+    return tag
+
+
 def known_tags(union: object) -> frozenset[int]:
     """Return the tags of a union of Structs."""
     return frozenset(member.__struct_config__.tag for member in get_args(union))

@@ -5,7 +5,7 @@ import random
 import msgspec
 from msgspec import structs
 
-from cmqd_reading.births import birth_in, births_in
+from cmqd_reading.births import birth_in, births_in, may_store_in
 from cmqd_reading.life import Life
 from cmqd_segment.records import AnyRecord
 from cmqd_types.histories import LifeEvent, LifeKind
@@ -94,3 +94,16 @@ def test_rows_that_do_not_name_the_message_may_be_left_out(seed: int) -> None:
         assert [place.state for place in found.places] == [place.state for place in expected.places]
         assert whole.is_over == life.is_over
     assert left_out > len(rows)
+
+
+def test_rows_that_store_a_message_are_found_without_a_decoder() -> None:
+    rig, _ = busy_rig(3, 150)
+    metas = [encode(records) for records in rig.log.rows]
+    ids = sorted({birth.message_id for records in rig.log.rows for birth in births_in(records)})
+    left_out = 0
+    for message_id in [*ids[::7], ids[-1] + 1]:
+        for records, meta in zip(rig.log.rows, metas, strict=True):
+            may_store = may_store_in(meta, message_id)
+            assert may_store or birth_in(records, message_id) is None
+            left_out += not may_store
+    assert left_out > len(ids)

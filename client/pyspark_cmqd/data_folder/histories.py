@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from cmqd_fold.receipts import ReceiptHandles
-from cmqd_reading.births import birth_in, id_at, received_under, sent_with, store_ids
+from cmqd_reading.births import birth_in, id_at, may_store_in, received_under, sent_with, store_ids
 from cmqd_reading.life import Life
 from cmqd_segment.checkpoint import QueueSlice, ScheduleSlice, SubscriptionSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
@@ -109,10 +109,11 @@ class HistoryReader:
         for extent in self._view.extents:
             if extent.first_lsn > upto:
                 break
-            for lsn, _, records in self._rows(extent, 0, upto):
-                birth = birth_in(records, message_id)
-                if birth is not None:
-                    return lsn, birth.parent_id
+            for lsn, _, meta in self._metas(extent, 0, upto):
+                if may_store_in(meta, message_id):
+                    birth = birth_in(decoded(extent, lsn, meta), message_id)
+                    if birth is not None:
+                        return lsn, birth.parent_id
         return None
 
     # ------------------------------------------------------------------ searches
