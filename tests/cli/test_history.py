@@ -128,8 +128,20 @@ def test_a_handle_needs_the_key_of_the_broker(cmq: Cmq, story: Story, tmp_path: 
 
     ran = cmq("history", str(story.handle), "--path", str(folder))
     assert (ran.code, "the key in accounts.json" in ran.err) == (ExitCode.FAILED, True)
-    ran = cmq("history", str(story.handle), "--path", f"memory://{folder}")
+
+
+def test_a_copy_is_read_by_url(cmq: Cmq, story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    fsspec.filesystem("memory").put(str(story.folder), "/histories", recursive=True)
+
+    ran = cmq("history", printed(story.first), "--path", "memory://histories")
+    assert ran.code == ExitCode.OK, ran.err
+    assert "dead letter" in ran.out
+    ran = cmq("history", str(story.handle), "--path", "memory://histories")
     assert ran.code == ExitCode.FAILED
+    assert "which is not beside the segments of a URL" in ran.err
 
 
 def test_the_waits_of_a_message_are_spans_of_the_producers_trace(cmq: Cmq, story: Story, tmp_path: Path) -> None:
