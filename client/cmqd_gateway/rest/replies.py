@@ -434,7 +434,8 @@ class Segment(Reply, frozen=True, kw_only=True):
         list[str],
         Meta(
             description="Reasons: `rows` (takes new rows), `messages` (not consumed), `rewind` (deleted messages that "
-            "can come back), `deliveries` (wait for a subscription), `checkpoint` (a start needs its rows), `history`. "
+            "can come back), `deliveries` (wait for a subscription), `checkpoint` (a start needs its rows), `history`, "
+            "`backup` (not copied yet). "
             "Empty = about to be reclaimed. Reasons may be added."
         ),
     ]

@@ -22,7 +22,7 @@ const SHOWN_SEGMENTS = 25;
 const SHOWN_HOLDERS = 10;
 
 /** Reasons, the strongest first: the first reason of a segment colours its bar. */
-const REASONS = ['rows', 'messages', 'deliveries', 'rewind', 'checkpoint', 'history', 'none'];
+const REASONS = ['rows', 'messages', 'deliveries', 'rewind', 'checkpoint', 'backup', 'history', 'none'];
 const COUNTS = { messages: 'live', rewind: 'rewindable', deliveries: 'undelivered' };
 
 /** Size of the time line in units of its drawing. */

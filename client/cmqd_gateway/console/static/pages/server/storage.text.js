@@ -41,6 +41,7 @@ export default {
   'storage.reason.rewind': ['Rewind windows', '消息回溯'],
   'storage.reason.deliveries': ['Deliveries', '待投递'],
   'storage.reason.checkpoint': ['Checkpoint', '检查点'],
+  'storage.reason.backup': ['Backup', '备份'],
   'storage.reason.history': ['History', '历史'],
   'storage.reason.rows': ['New rows', '写入中'],
   'storage.reason.none': ['Nothing', '无'],
@@ -59,6 +60,10 @@ export default {
   'storage.why.checkpoint': [
     'A start after a crash reads these rows. The next checkpoints free the segment; they follow by themselves.',
     '崩溃后启动需要读取这些记录。后续检查点会自动释放该段。',
+  ],
+  'storage.why.backup': [
+    'No message is needed. A backup has not copied the segment yet, or copies it now.',
+    '没有仍需要的消息，备份尚未复制或正在复制此段。',
   ],
   'storage.why.history': [
     'No message is needed. Kept for readers of the log: replay, export, Spark.',
