@@ -6,7 +6,9 @@ that a restart would find.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from itertools import pairwise
 from time import perf_counter
 
 from cmqd.log.interface import ignore
@@ -15,6 +17,7 @@ from cmqd.log.values import (
     ROW_BYTES,
     CommitFigures,
     HeldCheckpoint,
+    HistoryAnswer,
     LogState,
     OnPage,
     OnPublished,
@@ -25,22 +28,37 @@ from cmqd.log.values import (
     SegmentReport,
     pack_ranges,
 )
+from cmqd_reading.history_search import (
+    Extent,
+    FoundHistory,
+    IdWanted,
+    Row,
+    Rows,
+    RowsWanted,
+    search_by_id,
+    search_by_lease,
+)
+from cmqd_reading.life_events import unnamed
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.manifest import StandingPinEntry
+from cmqd_segment.manifest import SourceName, StandingPinEntry
 from cmqd_segment.published import published_message
 from cmqd_segment.records import (
     AnyRecord,
     Lsn,
     MessagesPublished,
     PublishedMessage,
+    QueueCreated,
     Runs,
     StoredMessage,
+    TopicCreated,
     pack_runs,
     ranges,
 )
 from cmqd_segment.rows import Run, bodies_of, encode_records, extra_bytes, sent_runs, stored_messages
 
 RECOVERY_BATCH = 256
+HISTORY_ROWS = 64
+"""Rows that the search for a history takes between two turns of other work."""
 CHECKPOINTS_KEPT = 2
 
 
@@ -299,6 +317,51 @@ class MemoryLog:
         self._published_reads.append((read_id, topic_id, start, stop, min_lsn))
         asyncio.get_running_loop().call_soon(self._answer_pages)
 
+    async def read_history(self, message_id: int, lease: int = 0) -> HistoryAnswer:
+        """See ``Log``."""
+        self._check()
+        rows = self.disk.rows
+        lsns = [row.lsn for row in rows]
+        gaps = [(before + 1, lsn - 1) for before, lsn in pairwise([0, *lsns]) if lsn > before + 1]
+        extent = Extent(self.durable_lsn, rows[-1].time_ms if rows else 0, gaps)
+        search = search_by_lease(lease, extent, unnamed) if lease else search_by_id(message_id, extent, unnamed)
+        answer: Rows | int | None = None
+        while True:
+            try:
+                wanted = search.send(answer)
+            except StopIteration as end:
+                found: FoundHistory | None = end.value
+                break
+            answer = self._id_at(*wanted) if isinstance(wanted, IdWanted) else self._some_rows(wanted)
+            # Other work of the loop has its turn, and may raise.
+            await asyncio.sleep(0)
+            self._check()
+        if found is None:
+            return HistoryAnswer(None, [], [])
+        owners: list[SourceName] = []
+        for first in range(0, len(lsns), HISTORY_ROWS):
+            for row in rows[first : first + HISTORY_ROWS]:
+                owners += [name for name in _names_in(row.records) if name.id in found.sources]
+            await asyncio.sleep(0)
+        return HistoryAnswer(found.history, list(found.sources), owners)
+
+    def _some_rows(self, wanted: RowsWanted) -> Rows:
+        rows = self.disk.rows
+        first = bisect_left(rows, wanted.first_lsn, key=lambda row: row.lsn)
+        found: list[Row] = []
+        for row in rows[first:]:
+            if row.lsn > wanted.last_lsn:
+                break
+            if row.bodies or not wanted.is_of_stores:
+                found.append((row.lsn, row.time_ms, encode_records(row.records)))
+                if wanted.is_of_stores or len(found) == HISTORY_ROWS:
+                    return Rows(found, row.lsn)
+        return Rows(found, wanted.last_lsn)
+
+    def _id_at(self, queue_id: int, position: int) -> int:
+        messages, _missing = self._page(queue_id, [position, 1], 1)
+        return messages[0].message_id if messages else 0
+
     def hold_pages(self) -> None:
         """Answer no page until ``let_pages_go``."""
         self._pages_held = True
@@ -480,6 +543,14 @@ class MemoryLog:
     def _check(self) -> None:
         if self._failed is not None:
             raise self._failed
+
+
+def _names_in(records: Sequence[AnyRecord]) -> Iterator[SourceName]:
+    for record in records:
+        if isinstance(record, QueueCreated):
+            yield SourceName(record.queue_id, record.account, record.name)
+        elif isinstance(record, TopicCreated):
+            yield SourceName(record.topic_id, record.account, record.name, is_topic=True)
 
 
 def _header(parts: list[AnyPart]) -> CheckpointHeader:

@@ -3,6 +3,7 @@
     append ─► flush ─► on_durable(lsn)        a reply leaves when the row that it depends on is durable
     read_page ─► on_page                      bodies that are no longer in memory
     read_published ─► on_published            the subscriptions that a message was published for
+    read_history                              the rows that tell of a message
     write_checkpoint ─► on_checkpoint_done    the next start replays only newer rows
     closed_segments ─► drop_segments          rows that no live message and no kept checkpoint needs
     open ─► recover                           once, before all of these
@@ -29,6 +30,7 @@ from cmqd.log.values import (
     CommitFigures,
     EngineStatus,
     HeldCheckpoint,
+    HistoryAnswer,
     LogState,
     OnPage,
     OnPublished,
@@ -151,6 +153,20 @@ class Log(Protocol):
         ``on_published`` answers once row ``min_lsn`` is durable.
 
         Positions in reclaimed segments, and damaged rows, are passed over.
+        """
+        ...
+
+    async def read_history(self, message_id: int, lease: int = 0) -> HistoryAnswer:
+        """Read the life of a message from the durable rows, some at a time, between other work.
+
+        A cancelled call ends the reading.
+
+        Args:
+            message_id: the id, or that of any queue that the message was in; 0 with a lease.
+            lease: of the message, in place of an id.
+
+        Raises:
+            LogFailed: the log has failed.
         """
         ...
 

@@ -13,8 +13,9 @@ from typing import TypeAlias
 import msgspec
 
 from cmqd_segment.checkpoint import AnyPart
-from cmqd_segment.manifest import Restored
+from cmqd_segment.manifest import Restored, SourceName
 from cmqd_segment.records import AnyRecord, PublishedMessage, Runs, StoredMessage
+from cmqd_types.histories import MessageHistory
 from cmqd_types.metrics import DURATIONS_US, SIZES, Histogram, histogram
 
 ROW_BYTES = 64 * 1024
@@ -288,6 +289,18 @@ class CommitFigures(msgspec.Struct):
                 values.counts[bisect_left(values.bounds, value)] += 1
                 values.sum += value
         self.bytes += size
+
+
+class HistoryAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The life of a message, as far as the readable rows of a log tell it."""
+
+    history: MessageHistory | None
+    """None: no readable row tells of the message. Names that the log does not know are placeholders
+    (``cmqd_reading.life.UNNAMED``)."""
+    sources: list[int]
+    """Ids of the queues and topics that the message was in."""
+    owners: list[SourceName]
+    """Those of ``sources`` of which the log knows account and name."""
 
 
 RecoveredRow: TypeAlias = tuple[int, int, list[AnyRecord]]

@@ -21,7 +21,15 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from cmqd.log.values import EngineStatus, HeldCheckpoint, LogState, RecoveryReport, SegmentReport, Takeover
+from cmqd.log.values import (
+    EngineStatus,
+    HeldCheckpoint,
+    HistoryAnswer,
+    LogState,
+    RecoveryReport,
+    SegmentReport,
+    Takeover,
+)
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.manifest import SourceName, StandingPinEntry
 from cmqd_segment.records import PublishedMessage, Runs
@@ -71,6 +79,21 @@ class DropSegments(Head, frozen=True, tag=4):
 
 class SealNow(Head, frozen=True, tag=5):
     """Retire and seal the active segment."""
+
+    request_id: int
+
+
+class FindHistory(Head, frozen=True, tag=50):
+    """Read the life of a message from the rows up to ``last_lsn``. Answered ``HistoryFound``."""
+
+    request_id: int
+    message_id: int
+    lease: int
+    last_lsn: int
+
+
+class StopHistory(Head, frozen=True, tag=51):
+    """The answer to a ``FindHistory`` is not needed any more; any answer will do."""
 
     request_id: int
 
@@ -277,6 +300,13 @@ class StartFound(Head, frozen=True, tag=39):
     number: str
 
 
+class HistoryFound(Head, frozen=True, tag=52):
+    """Answer to ``FindHistory``."""
+
+    request_id: int
+    answer: HistoryAnswer
+
+
 class Accounts(Head, frozen=True, tag=34):
     """Answer to ``LoadAccounts`` and ``StoreAccounts``, and, with the id 0, accounts that a standby has found. Blob:
     the accounts, except in the answer to ``StoreAccounts``.
@@ -401,6 +431,8 @@ AnyHead: TypeAlias = (
     | CheckpointParts
     | DropSegments
     | SealNow
+    | FindHistory
+    | StopHistory
     | DescribeActive
     | HoldCheckpoint
     | ReleaseCheckpoint
@@ -427,6 +459,7 @@ AnyHead: TypeAlias = (
     | SwitchWanted
     | Answered
     | ActiveSegment
+    | HistoryFound
     | CheckpointHeld
     | StartFound
     | Accounts

@@ -38,6 +38,7 @@ from cmqd.log.values import Durability
 from cmqd.storage import ipc
 from cmqd.storage.folder.data_folder import DataFolder, Disk, boot_id, process_name
 from cmqd.storage.open_log import OpenLog
+from cmqd.storage.reading.history_reads import HistoryReads
 from cmqd.storage.recovery.folder_inspection import inspect, put_right
 from cmqd.storage.recovery.recovery_stream import Chunk, recovery_stream
 from cmqd.storage.redundancy.cache_folder import inspect_cache, remove_old_caches, take_checkpoint
@@ -91,6 +92,7 @@ class StorageService:
         self._watch: EngineWatch
         """Set with an engine."""
         self.log: OpenLog
+        self._histories: HistoryReads
         """Set once the folder has passed the inspection."""
 
     async def run(self, control: socket.socket, pages: socket.socket, commits: socket.socket) -> int:
@@ -188,6 +190,10 @@ class StorageService:
                 self._start(self.log.seal_now(request_id))
             case ipc.DescribeActive(request_id):
                 self._start(self._describe_active(request_id))
+            case ipc.FindHistory():
+                self._start(self._find_history(head))
+            case ipc.StopHistory(request_id):
+                self._histories.stop(request_id)
             case ipc.HoldCheckpoint(request_id):
                 self.log.hold_checkpoint(request_id)
             case ipc.ReleaseCheckpoint(number):
@@ -284,6 +290,7 @@ class StorageService:
             self._commits.hand_on(folder.lock_descriptor)
         # A failed fsync may have dropped the pages from the cache, and a second fsync would report success: no retry.
         log.writer.failed.add_done_callback(lambda failed: self.end(failed.exception()))
+        self._histories = HistoryReads(catalog, log.pager, log.durable)
         self._start(self._send_recovery(recovery_stream(recovered, catalog), recovered.last_lsn))
         self._control.send(log.opened(recovered))
 
@@ -331,6 +338,9 @@ class StorageService:
 
     async def _describe_active(self, request_id: int) -> None:
         self._control.send(ipc.ActiveSegment(request_id, await self.log.active_segment()))
+
+    async def _find_history(self, request: ipc.FindHistory) -> None:
+        self._control.send(ipc.HistoryFound(request.request_id, await self._histories.answer(request)))
 
     async def _load_accounts(self, request_id: int) -> None:
         assert self.log.replication is not None

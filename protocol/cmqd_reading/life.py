@@ -57,7 +57,7 @@ class Life:
         Args:
             path: ids of the message from the oldest to the asked id.
             find_name: finds the name of a queue, topic, subscription or schedule that no row has named yet; empty =
-                not known.
+                not known; a text that begins with ``UNNAMED`` = not known yet, for the caller to replace.
         """
         self._asked = path[-1]
         self._path = tuple(path)

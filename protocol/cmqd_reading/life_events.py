@@ -61,6 +61,15 @@ class LifeEvents:
         return self._count - len(self._first) - len(self._last)
 
 
+UNNAMED: Final = "#"
+"""Begins a text that stands for a name that is not known yet. No name has the character."""
+
+
+def unnamed(number: int) -> str:
+    """Return the text that stands for the name of a queue, topic, subscription or schedule."""
+    return f"{UNNAMED}{number}"
+
+
 def no_name(number: int) -> str:
     """Find no name."""
     return ""

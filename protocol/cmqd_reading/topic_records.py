@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from cmqd_reading.births import index_in
-from cmqd_reading.life_events import LifeNotes
+from cmqd_reading.life_events import UNNAMED, LifeNotes
 from cmqd_reading.places import Publish
 from cmqd_segment.records import (
     DeliveriesCleared,
@@ -38,8 +38,9 @@ def _delivered(notes: LifeNotes, record: MessagesDelivered, publish: Publish) ->
         return
     publish.waiting.discard(number)
     name = notes.name(number)
-    if name in notes.late or (not name and notes.late):
-        notes.late.remove(name or notes.late[0])
+    if notes.late and (name in notes.late or not name or name.startswith(UNNAMED)):
+        # The late copies of the same row tell of the delivery.
+        notes.late.remove(name if name in notes.late else notes.late[0])
         return
     _note_delivery(notes, publish, LifeKind.DELIVERED, record.delivered_ms, number)
 

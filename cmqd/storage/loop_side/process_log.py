@@ -27,6 +27,7 @@ from cmqd.log.values import (
     CommitFigures,
     EngineStatus,
     HeldCheckpoint,
+    HistoryAnswer,
     LogState,
     OnPage,
     OnPublished,
@@ -244,6 +245,25 @@ class StorageProcessLog:
         lsn = self._told_lsn(min_lsn)
         self._channel(self._pages).send(ipc.ReadPublished(read_id, topic_id, start, stop, lsn))
 
+    async def read_history(self, message_id: int, lease: int = 0) -> HistoryAnswer:
+        """See ``Log``."""
+        request_id = 0
+
+        def find(number: int) -> ipc.FindHistory:
+            nonlocal request_id
+            request_id = number
+            return ipc.FindHistory(number, message_id, lease, self._told_lsn(0))
+
+        try:
+            answer: HistoryAnswer = await self._request(find)
+        except asyncio.CancelledError:
+            if not self._closing and self._control is not None:
+                self._control.send(ipc.StopHistory(request_id))
+            raise
+        # Here are the names of all queues that exist; the storage process knows those of deleted queues.
+        owners = {name.id: name for name in (*answer.owners, *self._names.of(answer.sources))}
+        return structs.replace(answer, owners=list(owners.values()))
+
     def _told_lsn(self, min_lsn: int) -> int:
         """Return the LSN that a read waits for: the storage process may not have counted all durable rows."""
         self._commits.tell_at(min_lsn)
@@ -406,6 +426,7 @@ class StorageProcessLog:
                 | ipc.ActiveSegment(request_id, answer)
                 | ipc.CheckpointHeld(request_id, answer)
                 | ipc.StartFound(request_id, answer)
+                | ipc.HistoryFound(request_id, answer)
             ):
                 self._answered(request_id, answer)
             case ipc.Accounts(request_id, version, size, is_conflict):

@@ -15,21 +15,25 @@ process.
 """
 
 import asyncio
+import contextlib
 import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import aiosqlite
 
 from cmqd.storage import ipc
 from cmqd.storage.durable_lsn import DurableLsn
-from cmqd.storage.folder.catalog import Catalog, Segment
+from cmqd.storage.folder.catalog import Catalog, SealedFile, Segment
 from cmqd.storage.reading.reading_connection import close_reading, open_reading
 from cmqd.storage.reading.segment_reader import Answer, RowCache, SegmentReader, is_damage
 from cmqd.storage.standard_error import complain
+from cmqd_reading.history_search import RowsWanted
+from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import PublishedMessage, ranges
+from cmqd_segment.rows import meta_checksum
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import SparseQueue
 
@@ -38,7 +42,25 @@ READ_ATTEMPTS = 5
 between them add up to 4 s."""
 
 
+ROWS_READ = 64
+"""Rows without bodies that are fetched together."""
+
 Request: TypeAlias = ipc.ReadPage | ipc.ReadPublished
+
+
+class RawRow(NamedTuple):
+    """A row without its bodies, not checked yet."""
+
+    lsn: int
+    time_ms: int
+    messages: int
+    queues: bytes
+    meta_crc: int
+    meta: bytes
+
+    def is_whole(self) -> bool:
+        """Return whether the row is as it was written."""
+        return meta_checksum(self.lsn, self.time_ms, self.messages, self.queues, self.meta) == self.meta_crc
 
 
 class Pager:
@@ -98,6 +120,31 @@ class Pager:
             async with self._reading:
                 answer = await self._answer(page)
             self._send(ipc.Page(page.read_id, answer.columns, answer.missing_runs(), answer.sources), *answer.blobs)
+
+    async def rows(self, wanted: RowsWanted) -> tuple[list[RawRow], int]:
+        """Return rows without their bodies, and the LSN up to which they were read; a few rows, between two pages."""
+        async with self._reading:
+            segment = next((each for each in self._catalog.segments() if each.last_lsn >= wanted.first_lsn), None)
+            if segment is None:
+                return [], wanted.last_lsn
+            upto_lsn = min(segment.last_lsn, wanted.last_lsn)
+            read = _RowsRead(wanted, upto_lsn)
+            if await self._attempt(segment, 0, read):
+                return read.rows, read.upto_lsn
+            return [], upto_lsn
+
+    async def id_at(self, queue_id: int, position: int) -> int:
+        """Return the id of the message at a position of a queue; 0 = it cannot be read."""
+        async with self._reading:
+            answer = await self._answer(ipc.ReadPage(0, queue_id, [position, 1], 1, 0))
+        return answer.columns[0][1] if answer.columns else 0
+
+    async def names_in(self, segment: SealedFile) -> list[SourceName]:
+        """Return the queues and topics with messages in a sealed segment; empty if their names cannot be read."""
+        async with self._reading:
+            read = _NamesRead()
+            await self._attempt(segment, 0, read)
+        return read.names
 
     async def forget(self, number: int) -> None:
         """Close the connection of a segment, between two pages. A caller that removes the file takes the segment out of
@@ -181,7 +228,7 @@ class Pager:
             for start, stop in reading.requested:
                 answer.lacks(start, stop)
 
-    async def _attempt(self, segment: Segment, queue_id: int, task: "_Reading | _Search") -> bool:
+    async def _attempt(self, segment: Segment, queue_id: int, task: "_Task") -> bool:
         """Read through the segment's connection; retry if the failure may pass. Returns False if the bytes are damaged.
 
         Damage is told apart first: a retry would read the same bytes, and the end of the process would take all other
@@ -253,3 +300,54 @@ class _Search:
     async def run(self, reader: SegmentReader, connection: aiosqlite.Connection) -> None:
         """Search."""
         self.found = await reader.find_published(connection, self._start, self._stop)
+
+
+class _RowsRead:
+    """The read of rows without their bodies, as many as are fetched at a time."""
+
+    def __init__(self, wanted: RowsWanted, upto_lsn: int) -> None:
+        self._first_lsn = wanted.first_lsn
+        self._limit = 1 if wanted.is_of_stores else ROWS_READ
+        stores = " AND messages > 0" if wanted.is_of_stores else ""
+        self._statement = (
+            "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
+            f" WHERE lsn BETWEEN ? AND ?{stores} ORDER BY lsn LIMIT {self._limit}"
+        )
+        self.rows: list[RawRow] = []
+        self.upto_lsn = upto_lsn
+        """Up to here the rows were read; those that are not in ``rows`` cannot be read, or were not wanted."""
+
+    async def run(self, _reader: SegmentReader, connection: aiosqlite.Connection) -> None:
+        """Read. Raises sqlite3.Error."""
+        try:
+            self.rows = await self._fetch(connection, self.upto_lsn)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            # The first row alone: the damage may be in a row behind.
+            self.upto_lsn = self._first_lsn
+            with contextlib.suppress(sqlite3.DatabaseError):
+                self.rows = await self._fetch(connection, self.upto_lsn)
+        else:
+            if len(self.rows) == self._limit:
+                self.upto_lsn = self.rows[-1].lsn
+
+    async def _fetch(self, connection: aiosqlite.Connection, upto_lsn: int) -> list[RawRow]:
+        rows = await connection.execute_fetchall(self._statement, (self._first_lsn, upto_lsn))
+        return [RawRow(*row) for row in rows]
+
+
+class _NamesRead:
+    """The read of the table ``names`` of a sealed segment."""
+
+    def __init__(self) -> None:
+        self.names: list[SourceName] = []
+
+    async def run(self, _reader: SegmentReader, connection: aiosqlite.Connection) -> None:
+        """Read. Raises sqlite3.Error."""
+        if await connection.execute_fetchall("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'names'"):
+            rows = await connection.execute_fetchall("SELECT id, account, name, is_topic FROM names")
+            self.names = [SourceName(number, account, name, bool(is_topic)) for number, account, name, is_topic in rows]
+
+
+_Task: TypeAlias = _Reading | _Search | _RowsRead | _NamesRead

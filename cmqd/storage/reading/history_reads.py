@@ -1,0 +1,136 @@
+"""Lives of messages, read from the segments (``cmqd_reading.history_search``).
+
+One life is read at a time, through the connections of the pages. The statements run in the threads of the connections.
+The loop takes a few rows, then does its other work, as for a page.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+
+from cmqd.log.values import HistoryAnswer
+from cmqd.storage import ipc
+from cmqd.storage.durable_lsn import DurableLsn
+from cmqd.storage.folder.catalog import Catalog, SealedFile
+from cmqd.storage.reading.pager import Pager, RawRow
+from cmqd.storage.reading.segment_reader import DECODED_AT_A_TIME, ROW_OVERHEAD_BYTES
+from cmqd_reading.history_search import (
+    Extent,
+    FoundHistory,
+    IdWanted,
+    Row,
+    Rows,
+    RowsWanted,
+    Search,
+    search_by_id,
+    search_by_lease,
+)
+from cmqd_reading.life_events import unnamed
+from cmqd_segment.manifest import SourceName, merge_ranges
+
+NOTHING = HistoryAnswer(None, [], [])
+
+
+class HistoryReads:
+    """Answers the requests for the lives of messages; see the module."""
+
+    def __init__(self, catalog: Catalog, pager: Pager, durable: DurableLsn) -> None:
+        self._catalog = catalog
+        self._pager = pager
+        self._durable = durable
+        self._one = asyncio.Lock()
+        self._wanted: set[int] = set()
+        """Requests whose answer is needed."""
+
+    async def answer(self, request: ipc.FindHistory) -> HistoryAnswer:
+        """Read the life of a message. Raises sqlite3.Error, OSError as a page does."""
+        self._wanted.add(request.request_id)
+        try:
+            await self._durable.reached(request.last_lsn)
+            async with self._one:
+                return await self._read(request)
+        finally:
+            self._wanted.discard(request.request_id)
+
+    def stop(self, request_id: int) -> None:
+        """End the reading for a request; it is answered without a life."""
+        self._wanted.discard(request_id)
+
+    async def _read(self, request: ipc.FindHistory) -> HistoryAnswer:
+        catalog = self._catalog
+        missing = merge_ranges([*catalog.dropped, *((loss.first_lsn, loss.last_lsn) for loss in catalog.losses)])
+        ends = [
+            *(file.entry.last_ms for file in catalog.sealed.values()),
+            *(one.last_ms for one in catalog.open.values()),
+        ]
+        last_ms = max(ends, default=0)
+        extent = Extent(request.last_lsn, last_ms, missing)
+        if request.lease:
+            search = search_by_lease(request.lease, extent, unnamed)
+        else:
+            search = search_by_id(request.message_id, extent, unnamed)
+        found = await self._drive(search, request.request_id)
+        if found is None:
+            return NOTHING
+        return HistoryAnswer(found.history, list(found.sources), await self._owners(found.sources))
+
+    async def _drive(self, search: Search, request_id: int) -> FoundHistory | None:
+        reading = _Reading(self._pager)
+        answer: Rows | int | None = None
+        while request_id in self._wanted:
+            try:
+                wanted = search.send(answer)
+            except StopIteration as end:
+                return end.value
+            if isinstance(wanted, IdWanted):
+                answer = await self._pager.id_at(wanted.queue_id, wanted.position)
+            else:
+                answer = await reading.rows(wanted)
+            # The rows of the answer take up to a millisecond. Control frames have their turn before.
+            await asyncio.sleep(0)
+        search.close()
+        return None
+
+    async def _owners(self, sources: Sequence[int]) -> list[SourceName]:
+        """Return the queues and topics that are known here: of deleted ones, segments have the names."""
+        known = {number: self._catalog.names[number] for number in sources if number in self._catalog.names}
+        for segment in list(self._catalog.segments()):
+            lacking = [number for number in sources if number not in known]
+            if isinstance(segment, SealedFile) and any(segment.positions_of(number) for number in lacking):
+                known |= {name.id: name for name in await self._pager.names_in(segment) if name.id in lacking}
+        return list(known.values())
+
+
+class _Reading:
+    """Hands on some of the rows that were read together at a time."""
+
+    def __init__(self, pager: Pager) -> None:
+        self._pager = pager
+        self._raw: deque[RawRow] = deque()
+        self._next_lsn = self._upto_lsn = 0
+        """The rows from the first to the second LSN are in ``_raw``, as far as they can be read."""
+
+    async def rows(self, wanted: RowsWanted) -> Rows:
+        """Answer a question of the search."""
+        if wanted.is_of_stores:
+            raw, upto_lsn = await self._pager.rows(wanted)
+            return Rows([(row.lsn, row.time_ms, row.meta) for row in raw if row.is_whole()], upto_lsn)
+        if not self._next_lsn == wanted.first_lsn <= self._upto_lsn:
+            raw, self._upto_lsn = await self._pager.rows(wanted)
+            self._raw = deque(raw)
+        return self._some(self._upto_lsn)
+
+    def _some(self, upto_lsn: int) -> Rows:
+        rows: list[Row] = []
+        size = 0
+        while self._raw:
+            row = self._raw[0]
+            size += ROW_OVERHEAD_BYTES + len(row.meta)
+            if size > DECODED_AT_A_TIME and rows:
+                upto_lsn = row.lsn - 1
+                break
+            self._raw.popleft()
+            if row.is_whole():
+                rows.append((row.lsn, row.time_ms, row.meta))
+        self._next_lsn = upto_lsn + 1
+        return Rows(rows, upto_lsn)
