@@ -1,21 +1,19 @@
 """The command lines of ``cmqd backup``, ``cmqd backup list`` and ``cmqd restore``, and their exit codes."""
 
 import argparse
+import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cmqd_backup.backing_up import back_up
-from cmqd_backup.copying import Pace
-from cmqd_backup.holds import held_folder
-from cmqd_backup.listing import list_backup, shown_size
-from cmqd_backup.moments import parse_moment, shown_time
+from cmqd_backup.listing import list_backup
+from cmqd_backup.making import Wanted, end_standing_pin, make_run, make_runs
+from cmqd_backup.moments import parse_moment, wall_ms
 from cmqd_backup.refusals import Refused
 from cmqd_backup.restoring import Restoring, restore
 from cmqd_backup.stores import open_store
-from cmqd_types.units import SIZE
+from cmqd_types.units import DURATION, SIZE
 
 OK: Final = 0
 REFUSED: Final = 4
@@ -25,8 +23,9 @@ FAULTY: Final = 8
 
 _BACKUP: Final = """Copy the log of a data folder to a folder or URL. A repeated run copies new files alone.
 
-The command runs where the data folder is, as the user of its broker. The copy has the accounts, keys and other secrets
-of the broker: keep it as safe as the data folder.
+The command runs where the data folder is, as the user of its broker. It reads the files itself. A broker that runs is
+asked to keep them meanwhile, with the key of the admin in the data folder, or that of CMQ_URL. The copy has the
+accounts, keys and other secrets of the broker: keep it as safe as the data folder.
 """
 _RESTORE: Final = """Make a data folder from a backup: as of its last row, or as of a time.
 
@@ -47,18 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(chosen.run(chosen))
     except (Refused, OSError) as refusal:
-        print(f"cmqd: {refusal}", file=sys.stderr)
+        _complain(str(refusal))
         return REFUSED
     except KeyboardInterrupt:
         return 130
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+def _complain(line: str) -> None:
+    print(f"cmqd: {line}", file=sys.stderr, flush=True)
 
 
 def _size(text: str) -> int:
@@ -68,6 +67,22 @@ def _size(text: str) -> int:
     return size
 
 
+def _duration(text: str) -> int:
+    """Return milliseconds."""
+    duration_ms = DURATION.parse(text)
+    if not duration_ms:
+        raise argparse.ArgumentTypeError(f"write a number with a unit: {DURATION.named}")
+    return duration_ms
+
+
+def _interval(text: str) -> int:
+    """Return the milliseconds of an interval that a broker takes for a standing pin."""
+    interval_ms = _duration(text)
+    if not 1000 <= interval_ms <= 86_400_000:
+        raise argparse.ArgumentTypeError("write an interval of 1s to 24h")
+    return interval_ms
+
+
 def _backup_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cmqd backup",
@@ -75,8 +90,18 @@ def _backup_parser() -> argparse.ArgumentParser:
         epilog="'cmqd backup list BACKUP' shows what a backup can restore.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("data", type=Path, metavar="DATA", help="data folder of the broker")
+    parser.add_argument("data", type=Path, metavar="DATA", help="data folder of the broker, which may run")
     parser.add_argument("--to", required=True, metavar="FOLDER|URL", help="place of the backup; made if it is missing")
+    parser.add_argument(
+        "--every",
+        type=_interval,
+        metavar="TIME",
+        help="make runs for ever, at this interval (1m). The broker keeps what came between two runs, so that every"
+        " time in between can be restored",
+    )
+    parser.add_argument(
+        "--keep", type=_duration, metavar="TIME", help="remove runs that no restore to a time within TIME (7d) needs"
+    )
     parser.add_argument(
         "--rate", type=_size, default=0, metavar="SIZE", help="bytes a second, read and written, at most: 50MB"
     )
@@ -86,6 +111,11 @@ def _backup_parser() -> argparse.ArgumentParser:
         help="leave out accounts.json: a restored folder then has no accounts, keys and secrets of subscriptions, and"
         " no earlier receipt handle is valid",
     )
+    parser.add_argument(
+        "--end",
+        action="store_true",
+        help="make no run: the broker keeps nothing for the runs of this backup any more",
+    )
     parser.set_defaults(run=_run_backup)
     return parser
 
@@ -94,21 +124,22 @@ def _run_backup(chosen: argparse.Namespace) -> int:
     store = open_store(chosen.to)
     if Path(store.place).resolve().is_relative_to(chosen.data.resolve()):
         raise Refused("--to is within the data folder: name a folder outside of it, on another disk")
-    began_s = time.monotonic()
-    with held_folder(chosen.data) as held, store.locked():
-        copied = back_up(
-            held,
-            store,
-            with_secrets=not chosen.without_secrets,
-            pace=Pace(chosen.rate),
-            wall_ms=_wall_ms,
-            out=_say,
-        )
-    run = copied.run
-    _say(
-        f"run {run.number} is complete and verified: rows up to {run.last_lsn}, of {shown_time(run.wall_ms)};"
-        f" {copied.new_files} new files, {shown_size(copied.new_bytes)}, in {time.monotonic() - began_s:.1f} s"
+    wanted = Wanted(
+        folder=chosen.data,
+        store=store,
+        every_ms=chosen.every,
+        keep_ms=chosen.keep,
+        rate=chosen.rate,
+        with_secrets=not chosen.without_secrets,
     )
+    if chosen.end:
+        asyncio.run(end_standing_pin(wanted))
+        _say("the broker keeps nothing for this backup any more")
+        return OK
+    if chosen.every is None:
+        asyncio.run(make_run(wanted, _say))
+        return OK
+    asyncio.run(make_runs(wanted, _say, _complain))
     return OK
 
 
@@ -147,7 +178,7 @@ def _restore_parser() -> argparse.ArgumentParser:
 
 
 def _run_restore(chosen: argparse.Namespace) -> int:
-    now_ms = _wall_ms()
+    now_ms = wall_ms()
     restore(
         Restoring(
             store=open_store(chosen.backup),

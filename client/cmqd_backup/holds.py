@@ -1,15 +1,13 @@
 """The data folder of a backup, kept from changing under the copy.
 
-The files of a stopped broker are kept by the lock of the folder, which a start waits for.
+The files of a stopped broker are kept by the lock of the folder, which a start waits for; those of a live broker by a
+pin (``live``).
 """
 
-import contextlib
-from collections.abc import Generator
 from pathlib import Path
 from typing import NamedTuple
 
 from cmqd_backup.refusals import Refused
-from cmqd_segment.folder_lock import try_lock
 from cmqd_segment.manifest import Manifest, ManifestError, SegmentState, read_manifest
 from cmqd_segment.newer import NewerFormatError
 
@@ -22,21 +20,15 @@ class Held(NamedTuple):
     last_lsn: int
 
 
-@contextlib.contextmanager
-def held_folder(folder: Path) -> Generator[Held]:
-    """Hold a folder for a run. Raises Refused, OSError."""
+def stopped_folder(folder: Path) -> Held:
+    """Return the folder of a stopped broker; the caller has its lock. Raises Refused, OSError."""
     manifest = manifest_of(folder)
-    with try_lock(folder) as is_free:
-        if not is_free:
-            raise Refused(f"a broker works on {folder}: stop it first")
-        # Once more: the broker that has just ended wrote the manifest.
-        manifest = manifest_of(folder)
-        if not manifest.clean:
-            raise Refused(
-                f"the broker of {folder} did not stop in order, and the newest rows are in files that are not sealed:"
-                " start the broker, and make the backup while it runs"
-            )
-        yield Held(folder, manifest, _last_lsn(folder, manifest))
+    if not manifest.clean:
+        raise Refused(
+            f"the broker of {folder} did not stop in order, and the newest rows are in files that are not sealed:"
+            " start the broker, and make the backup while it runs"
+        )
+    return Held(folder, manifest, _last_lsn(folder, manifest))
 
 
 def manifest_of(folder: Path) -> Manifest:

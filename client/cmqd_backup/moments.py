@@ -1,9 +1,15 @@
 """Times as an operator writes and reads them: the wall clock, in the time zone of the machine."""
 
+import time as clock
 from datetime import UTC, datetime, time
 
 from cmqd_backup.refusals import Refused
 from cmqd_types.units import DURATION
+
+
+def wall_ms() -> int:
+    """Return the wall clock, in milliseconds since 1970."""
+    return clock.time_ns() // 1_000_000
 
 
 def parse_moment(text: str, now_ms: int) -> int:
@@ -18,11 +24,11 @@ def parse_moment(text: str, now_ms: int) -> int:
         return now_ms - age_ms
     try:
         try:
-            clock = time.fromisoformat(typed)
+            time_of_day = time.fromisoformat(typed)
         except ValueError:
             moment = datetime.fromisoformat(typed)
         else:
-            moment = datetime.combine(datetime.fromtimestamp(now_ms / 1000), clock)
+            moment = datetime.combine(datetime.fromtimestamp(now_ms / 1000), time_of_day)
         return round(moment.astimezone().timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise Refused(

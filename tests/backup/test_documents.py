@@ -1,4 +1,4 @@
-"""The drill of docs/backup.md, run as printed: the broker runs for ``cmq`` and is stopped for ``cmqd``."""
+"""The drill of docs/backup.md, run as printed, with the restored folder in the place of its second broker."""
 
 import os
 import subprocess
@@ -12,6 +12,14 @@ from support.documents.pages import ROOT, blocks_to_run
 from support.processes.environment import plain_environment
 
 pytestmark = pytest.mark.system
+
+
+def swap(broker: BrokerProcess, keep_as: Path, data: Path) -> None:
+    """Restart the broker over other data."""
+    broker.stop()
+    (broker.folder / "data").rename(keep_as)
+    data.rename(broker.folder / "data")
+    broker.start()
 
 
 def test_the_drill_runs(tmp_path: Path) -> None:
@@ -28,29 +36,14 @@ def test_the_drill_runs(tmp_path: Path) -> None:
             assert ran.returncode == 0, f"{text}\n{ran.stdout}\n{ran.stderr}"
             outputs.append(ran.stdout)
 
-        runs = True
         for text in blocks_to_run(ROOT / "docs/backup.md", "sh"):
-            needs_broker = "cmqd " not in text
-            if needs_broker and not runs:
-                broker.start()
-            elif runs and not needs_broker:
-                broker.stop()
-            runs = needs_broker
-            if text.startswith("cmq peek"):
-                # The page starts a second broker over the restored folder.
-                broker.stop()
-                (broker.folder / "data").rename(tmp_path / "original")
-                (tmp_path / "restored").rename(broker.folder / "data")
-                broker.start()
+            if not text.startswith("cmq peek"):
                 run(text)
-                broker.stop()
-                (broker.folder / "data").rename(tmp_path / "restored")
-                (tmp_path / "original").rename(broker.folder / "data")
-                broker.start()
-            else:
-                run(text)
-        if not runs:
-            broker.start()
+                continue
+            # The page starts a second broker over the restored folder.
+            swap(broker, tmp_path / "original", tmp_path / "restored")
+            run(text)
+            swap(broker, tmp_path / "restored", tmp_path / "original")
 
     peeked = next(output for output in outputs if "order 1" in output)
     assert "order 2" in peeked

@@ -29,7 +29,7 @@ def commands(page: Path) -> list[str]:
 
 
 ELSEWHERE = {
-    "backup.md": "tests/backup/test_documents.py, with a broker that stops for each backup",
+    "backup.md": "tests/backup/test_documents.py, with a broker over the restored folder",
     "json-api.md": "tests/gateway/rest/test_docs.py, with a gateway",
     "replay.md": "tests/spark/test_documents.py, with Spark",
 }

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,10 +26,14 @@ class Ended(NamedTuple):
 
 
 def command(*arguments: object) -> Ended:
-    """Run ``cmqd backup`` or ``cmqd restore`` in this process."""
+    """Run ``cmqd backup`` or ``cmqd restore`` in this process, in a thread: it has an event loop of its own."""
     out, error = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-        code = main([str(argument) for argument in arguments])
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(error),
+        ThreadPoolExecutor(max_workers=1) as thread,
+    ):
+        code = thread.submit(main, [str(argument) for argument in arguments]).result()
     return Ended(code, out.getvalue(), error.getvalue())
 
 

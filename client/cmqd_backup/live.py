@@ -1,0 +1,90 @@
+"""A folder whose broker runs: the broker holds its files by a pin for the time of a copy.
+
+Of the broker the program asks for pins alone. It connects with the context file that the broker writes into its folder,
+or as ``cmq`` does if CMQ_URL or CMQ_CONTEXT_FILE is set.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import AsyncGenerator
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from cmqd_backup.holds import Held, manifest_of
+from cmqd_backup.refusals import Refused
+from cmqd_client import Client, connect
+from cmqd_client.address import Address
+from cmqd_client.contexts import ContextError, find_address, load_contexts
+from cmqd_client.errors import CmqError, InvalidArgument
+from cmqd_client.pins import LogPin
+from cmqd_segment.manifest import SegmentState
+
+CONTEXT_FILE: Final = "admin.context.toml"
+_LAST_NUMBER: Final = (1 << 63) - 1
+
+
+def address_of(folder: Path) -> Address:
+    """Return the address of the broker of a folder. Raises Refused."""
+    try:
+        if os.environ.get("CMQ_URL") or os.environ.get("CMQ_CONTEXT_FILE"):
+            return find_address()
+        return load_contexts(folder / CONTEXT_FILE, must_exist=True).address(None)
+    except (ContextError, ValueError) as error:
+        raise Refused(f"a broker works on {folder}, and its address is not known: {error}") from error
+
+
+def standing_name(place: str) -> str:
+    """Return the name of the standing pin of a backup: a part of its place that people know, and a digest."""
+    known = re.sub(r"[^A-Za-z0-9_-]+", "-", place.rstrip("/").rpartition("/")[2])[:40].strip("-")
+    return f"{known or 'backup'}-{sha256(place.encode()).hexdigest()[:6]}"
+
+
+@contextlib.asynccontextmanager
+async def connected(folder: Path) -> AsyncGenerator[Client]:
+    """Connect with the broker of a folder. Raises Refused for every error of the client."""
+    address = address_of(folder)
+    try:
+        async with connect(address, product="cmqd-backup") as client:
+            yield client
+    except CmqError as error:
+        raise Refused(f"the broker of {folder} refused: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def pinned_folder(client: Client, folder: Path) -> AsyncGenerator[tuple[Held, LogPin]]:
+    """Hold the files of a copy. Raises Refused, CmqError."""
+    pin = await client.pins.make()
+    extending = asyncio.create_task(_extend(client, pin))
+    try:
+        numbers: set[int] = set()
+        after: int | None = 0
+        while after is not None:
+            page = await client.pins.segments(pin.pin_id, after=after)
+            numbers.update(page.numbers)
+            after = page.next
+        manifest = await asyncio.to_thread(manifest_of, folder)
+        if pin.log_id != manifest.log_id:
+            raise Refused(f"the broker that was asked has log {pin.log_id}, and {folder} has log {manifest.log_id}")
+        # The newest segment may have rows behind the row of the pin: these are durable and whole too.
+        lasts = [
+            entry.last_lsn
+            for entry in manifest.segments
+            if entry.number in numbers and entry.state is SegmentState.SEALED
+        ]
+        yield Held(folder, manifest, max([pin.lsn, *lasts])), pin
+    finally:
+        extending.cancel()
+        await asyncio.gather(extending, return_exceptions=True)
+        with contextlib.suppress(CmqError):
+            await client.pins.release(pin.pin_id)
+
+
+async def _extend(client: Client, pin: LogPin) -> None:
+    """Extend the life of a pin until cancelled. A pin that has ended shows by a missing file, if at all."""
+    with contextlib.suppress(InvalidArgument):
+        while True:
+            await asyncio.sleep(pin.lifetime.total_seconds() / 4)
+            await client.pins.segments(pin.pin_id, after=_LAST_NUMBER, limit=1)

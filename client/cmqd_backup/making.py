@@ -1,0 +1,120 @@
+"""Runs of ``cmqd backup``: one, or one after the other at an interval.
+
+    stopped broker:  lock of the folder ─► run
+    live broker:     connect ─► pin ─► run, in a thread ─► release
+    at an interval:  the same, and the row of the run becomes the standing pin, under the name of the backup
+
+A standing pin is told after the document of the run is written: a run that failed leaves the rows of the one before.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from cmqd_backup.backing_up import Copied, back_up
+from cmqd_backup.copying import Pace
+from cmqd_backup.holds import Held, manifest_of, stopped_folder
+from cmqd_backup.keeping import remove_old
+from cmqd_backup.listing import shown_size
+from cmqd_backup.live import connected, pinned_folder, standing_name
+from cmqd_backup.moments import shown_time, wall_ms
+from cmqd_backup.refusals import Refused
+from cmqd_backup.runs import read_runs
+from cmqd_backup.stores import Store
+from cmqd_segment.folder_lock import try_lock
+
+Out = Callable[[str], object]
+
+
+class Wanted(NamedTuple):
+    """The backup that was asked for."""
+
+    folder: Path
+    store: Store
+    every_ms: int | None = None
+    """Interval of the runs; None: a single run."""
+    keep_ms: int | None = None
+    rate: int = 0
+    with_secrets: bool = True
+
+
+async def make_runs(wanted: Wanted, out: Out, complain: Out) -> NoReturn:
+    """Make runs at an interval, for ever. A run that cannot be made is told, and the next one comes in its time."""
+    assert wanted.every_ms is not None
+    name = standing_name(wanted.store.place)
+    out(f"the standing pin of this backup is {name}: the broker keeps the rows between two runs, for up to 24 hours")
+    while True:
+        began_s = time.monotonic()
+        try:
+            await make_run(wanted, out)
+        except (Refused, OSError) as refusal:
+            complain(f"{shown_time(wall_ms())}: no run was made: {refusal}")
+        await asyncio.sleep(max(0.0, wanted.every_ms / 1000 - (time.monotonic() - began_s)))
+
+
+async def make_run(wanted: Wanted, out: Out) -> None:
+    """Make a run, and remove the runs that are not kept. Raises Refused, OSError."""
+    began_s = time.monotonic()
+    # Before the store is made: a folder that is refused leaves no trace.
+    manifest_of(wanted.folder)
+    with wanted.store.locked():
+        copied = await _copied(wanted, out)
+        run = copied.run
+        out(
+            f"run {run.number} is complete and verified: rows up to {run.last_lsn}, of {shown_time(run.wall_ms)};"
+            f" {copied.new_files} new files, {shown_size(copied.new_bytes)}, in {time.monotonic() - began_s:.1f} s"
+        )
+        if wanted.keep_ms is not None:
+            runs, _ = read_runs(wanted.store)
+            removed = remove_old(wanted.store, runs, wall_ms() - wanted.keep_ms)
+            if removed:
+                out(f"removed {removed} older runs")
+
+
+async def _copied(wanted: Wanted, out: Out) -> Copied:
+    """Make a run of a stopped or of a live folder. Raises Refused, OSError."""
+    with try_lock(wanted.folder) as is_free:
+        if is_free and wanted.every_ms is None:
+            return _back_up(wanted, stopped_folder(wanted.folder), out)
+    if is_free:
+        # A run would keep the broker from its start. The standing pin keeps the rows until the next run.
+        raise Refused(f"no broker works on {wanted.folder}")
+    async with connected(wanted.folder) as client, pinned_folder(client, wanted.folder) as (held, pin):
+        try:
+            copied = await asyncio.to_thread(_back_up, wanted, held, out)
+        except FileNotFoundError as missing:
+            raise Refused(
+                f"{missing.filename} was removed while it was copied: the broker ended the pin, at its own end or for"
+                " lack of space. Repeat the command"
+            ) from None
+        if wanted.every_ms is not None:
+            standing = await client.pins.set_standing(
+                standing_name(wanted.store.place),
+                log_id=pin.log_id,
+                lsn=pin.lsn,
+                start=pin.start,
+                time=pin.time,
+                every=wanted.every_ms / 1000,
+            )
+            for first, last in standing.gaps:
+                out(f"gap: rows {first} to {last} were reclaimed before a run had them")
+        return copied
+
+
+def _back_up(wanted: Wanted, held: Held, out: Out) -> Copied:
+    return back_up(
+        held,
+        wanted.store,
+        with_secrets=wanted.with_secrets,
+        pace=Pace(wanted.rate),
+        wall_ms=wall_ms,
+        out=out,
+    )
+
+
+async def end_standing_pin(wanted: Wanted) -> None:
+    """Delete the standing pin of a backup. Raises Refused."""
+    async with connected(wanted.folder) as client:
+        await client.pins.delete_standing(standing_name(wanted.store.place))
