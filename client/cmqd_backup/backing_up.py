@@ -93,7 +93,8 @@ def _manifest_upto(held: Held) -> Manifest:
     """Return the manifest of the run: sealed segments and checkpoints up to its last row. Raises Refused."""
     manifest, last_lsn = held.manifest, held.last_lsn
     segments = [
-        entry
+        # Side files repeat their segments, and a broker makes missing ones anew.
+        structs.replace(entry, side=None)
         for entry in manifest.segments
         if entry.state is SegmentState.SEALED and entry.rows and entry.last_lsn <= last_lsn
     ]
