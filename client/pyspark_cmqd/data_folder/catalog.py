@@ -1,8 +1,8 @@
 """Names of queues and topics by id: from the manifest, the checkpoints, sealed segments, and creation records.
 
-The manifest names the ids of most sealed segments, and the table ``names`` of a segment names the rest. Segments that
-were sealed in format 1 have neither: the name of a queue that was deleted before the oldest checkpoint is then known
-only while the row of its creation is in the log.
+The manifest names the ids of most sealed segments, and the side file or the table ``names`` of a segment names the
+rest. Segments that were sealed in format 1 have no names: the name of a queue that was deleted before the oldest
+checkpoint is then known only while the row of its creation is in the log.
 
 Order of the search: manifest, checkpoints, then rows, from the newest segment backwards, until every id with messages
 has a name. The search opens as few segments as possible, because a segment of a URL must be fetched to be opened.
@@ -161,11 +161,15 @@ def _note_rows(catalog: Catalog, folder: Folder, extents: Iterable[SegmentEntry]
 def _ids_in(catalog: Catalog, folder: Folder, piece: Piece) -> set[int]:
     """Return the ids with messages in a piece, or in the whole of a sealed segment.
 
-    Names in the segment are noted. A segment is opened only if the manifest does not list its ids.
+    Names in the segment are noted. A segment is opened only if neither the manifest nor its side file lists its ids.
     """
     sources = sources_of(piece.extent)
     if sources is not None:
         return set(sources)
+    contents = folder.sides.contents(piece.extent)
+    if contents is not None:
+        catalog.note_names(contents.names)
+        return set(contents.held)
     with folder.opened(piece.extent) as raw:
         if is_sealed(piece.extent):
             catalog.note_names(SourceName(*row) for row in read_names(raw))

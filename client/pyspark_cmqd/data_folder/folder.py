@@ -3,8 +3,8 @@
 Local and shared folders are read in place, with the two rules of ``SEGMENTS.md``: an unsealed segment is opened as
 plain ``mode=ro``, and no statement stays open between two batches of rows, so that the broker is never held up. From a
 URL (of any kind that fsspec knows) sealed segments and checkpoints are fetched into a cache, and compared with the
-SHA-256 of the manifest before use. The cache grows with every file read and never shrinks; the user may empty the cache
-when no query runs.
+SHA-256 of the manifest before use; of side files the first part alone, for plans. The cache grows with every file read
+and never shrinks; the user may empty the cache when no query runs.
 """
 
 import contextlib
@@ -29,13 +29,16 @@ from cmqd_segment.manifest import (
     ManifestError,
     SegmentEntry,
     SegmentState,
+    SideEntry,
     merge_ranges,
     read_manifest,
 )
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import VerifiedFile, readable_segments, sealed_segments, verify_each
 from cmqd_segment.schema import SegmentFormatError, open_read_only, pragma
+from cmqd_segment.side import LIKELY_PLAN_BYTES, SideError, decode_plan, plan_stop
 from pyspark_cmqd.data_folder.plan import View, describe, is_sealed
+from pyspark_cmqd.data_folder.side_files import SideFiles
 from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, OptionError, SegmentReclaimedError, masked
 from pyspark_cmqd.options import Options, is_url
 
@@ -73,6 +76,7 @@ class Folder:
             arguments: dict[str, Any] = msgspec.json.decode(storage) if storage else {}
             self._keys = sorted(_texts_in(arguments), key=len, reverse=True)
             self._files, self._root = self._file_system(arguments)
+        self.sides = SideFiles(self._side_begin, self._side_whole)
 
     def manifest(self) -> Manifest:
         """Read the manifest as it is now.
@@ -252,7 +256,7 @@ class Folder:
             )
         self._make_cache()
         kept = self._cache / f"{sha256}{Path(file).suffix}"
-        if kept.exists() and kept.stat().st_uid == os.getuid():
+        if _is_own(kept):
             return kept
         handle, name = tempfile.mkstemp(dir=self._cache)
         os.close(handle)
@@ -272,6 +276,44 @@ class Folder:
             temporary.unlink(missing_ok=True)
         return kept
 
+    def _side_whole(self, extent: SegmentEntry, side: SideEntry) -> bytes:
+        file = extent.side_file
+        return (self._fetched(file, side.sha256) if self.is_remote else self._local / file).read_bytes()
+
+    def _side_begin(self, extent: SegmentEntry, side: SideEntry) -> bytes:
+        """Read a side file up to the end of part one; from a URL by range.
+
+        The cache has part one under the checksum of the whole file, which proves nothing about a part: the part and its
+        segment have checksums of their own.
+        """
+        if not self.is_remote:
+            with (self._local / extent.side_file).open("rb") as file:
+                begin = file.read(LIKELY_PLAN_BYTES)
+                return begin + file.read(max(_plan_stop(begin, side) - len(begin), 0))
+        if not _SHA256.fullmatch(side.sha256):
+            raise FolderError(f"{side.sha256!r}, listed for {extent.side_file}, is not a SHA-256 checksum")
+        self._make_cache()
+        kept = self._cache / f"{side.sha256}.plan"
+        if _is_own(kept):
+            return kept.read_bytes()
+        begin = self._get_begin(extent.side_file, LIKELY_PLAN_BYTES)
+        stop = _plan_stop(begin, side)
+        if len(begin) < stop:
+            begin = self._get_begin(extent.side_file, stop)
+        # Not before its checksums are right: a damaged copy would stay.
+        decode_plan(begin)
+        with tempfile.NamedTemporaryFile(dir=self._cache, delete=False) as copy:
+            copy.write(begin[:stop])
+        Path(copy.name).replace(kept)
+        return begin
+
+    def _get_begin(self, file: str, size: int) -> bytes:
+        """Fetch the first bytes of a file, at most ``size``, or more if the store knows no ranges. Raises OSError."""
+        try:
+            return self._files.cat_file(f"{self._root}/{file}", start=0, end=size)
+        except Exception as error:
+            raise self._failed(file, error) from None
+
     def _get(self, file: str, target: Path) -> None:
         """Fetch a file.
 
@@ -281,10 +323,14 @@ class Folder:
         try:
             self._files.get_file(f"{self._root}/{file}", str(target))
         except Exception as error:
-            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
-            text = self._hidden(f"{self.path}/{file} cannot be fetched: {type(error).__name__}: {error}")
-            # Without the cause: Spark shows whole tracebacks, and the text of the cause may contain a key.
-            raise kind(text) from None
+            raise self._failed(file, error) from None
+
+    def _failed(self, file: str, error: Exception) -> OSError:
+        """Return the error of a fetch, to be raised without its cause: Spark shows whole tracebacks, and the text of
+        the cause may contain a key.
+        """
+        kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
+        return kind(self._hidden(f"{self.path}/{file} cannot be fetched: {type(error).__name__}: {error}"))
 
     @contextlib.contextmanager
     def _placed(self, file: str) -> Generator[Path]:
@@ -338,6 +384,18 @@ class Folder:
         for key in self._keys:
             text = text.replace(key, HIDDEN)
         return masked(text)
+
+
+def _is_own(kept: Path) -> bool:
+    """True if the cache has a file, of this user."""
+    return kept.exists() and kept.stat().st_uid == os.getuid()
+
+
+def _plan_stop(begin: bytes, side: SideEntry) -> int:
+    stop = plan_stop(begin)
+    if stop > side.bytes:
+        raise SideError(f"part one ends at byte {stop} of {side.bytes}")
+    return stop
 
 
 def open_folder(options: Options) -> Folder:

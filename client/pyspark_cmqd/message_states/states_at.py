@@ -122,8 +122,12 @@ def states_of(folder: Folder, pieces: Sequence[Piece], results: Results) -> Stat
     found: StatesBySegment = {}
     for piece in pieces:
         if piece.extent.number not in found:
-            with folder.opened(piece.extent) as raw:
-                held = _held(raw, piece)
+            contents = folder.sides.contents(piece.extent)
+            if contents is not None:
+                held = [(number, each.first_position, each.stop_position) for number, each in contents.held.items()]
+            else:
+                with folder.opened(piece.extent) as raw:
+                    held = _held(raw, piece)
             found[piece.extent.number] = {
                 number: results[number].cut(first, stop) for number, first, stop in held if number in results
             }

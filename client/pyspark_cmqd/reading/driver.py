@@ -115,6 +115,10 @@ def plan_range(
     if not pieces:
         return []
     catalog = known if known is not None else Catalog()
+    if folder.is_remote:
+        shows_states = options.mode is not Mode.EVENTS
+        asked = pieces if shows_states or needs_names(options, columns) else []
+        folder.sides.read_ahead(piece.extent for piece in asked if shows_states or sources_of(piece.extent) is None)
     if needs_names(options, columns):
         if known is None:
             catalog = checkpointed(folder, view)
@@ -127,7 +131,7 @@ def plan_range(
         return []
     shares: dict[int, float] = {}
     if wanted is not None and not changes:
-        shares = {piece.extent.number: share_of(folder, piece.extent, wanted) for piece in pieces}
+        shares = {piece.extent.number: share_of(folder, piece.extent, wanted, known is not None) for piece in pieces}
         pieces = [piece for piece in pieces if shares[piece.extent.number]]
     states: dict[int, dict[int, QueueStates]] = {}
     as_of_lsn = None
@@ -199,9 +203,17 @@ def warn_unsealed(options: Options) -> None:
         )
 
 
-def share_of(folder: Folder, extent: SegmentEntry, wanted: frozenset[int]) -> float:
-    """Return the wanted share of a segment: 0 = no message; 1 = all messages, or only reading would tell."""
+def share_of(folder: Folder, extent: SegmentEntry, wanted: frozenset[int], is_stream: bool = False) -> float:
+    """Return the wanted share of a segment: 0 = no message; 1 = all messages, or only reading would tell.
+
+    A stream from a URL gets the same answer before and after the segment has a side file, because the answer is a part
+    of its tasks.
+    """
     held = sources_of(extent)
+    if held is None and not (is_stream and folder.is_remote):
+        contents = folder.sides.contents(extent)
+        if contents is not None:
+            held = {number: each.bytes for number, each in contents.held.items()}
     if held is not None:
         pass
     elif not is_sealed(extent) or folder.is_remote:

@@ -34,6 +34,7 @@ from support.eventually import eventually
 from support.storage.killed_folder import copy_as_killed
 from support.storage.log_rig import NOW_MS, body
 from support.storage.loop_way import ChosenWay
+from support.storage.verified import verify_folder
 
 
 @pytest.fixture
@@ -55,6 +56,20 @@ async def test_a_row_is_in_the_engine_and_in_the_cache(replicas: Replicas) -> No
     manifest = read_manifest(leader.folder)
     assert (manifest.format, manifest.cache_of) == (CACHE_FORMAT, CacheOf(manifest.log_id, 0))
     assert [(entry.number, entry.first_lsn) for entry in manifest.starts] == [(f"{1:016x}", 1)]
+
+
+async def test_leader_and_standby_write_side_files_of_their_own_caches(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 3)
+    await leader.rig.log.close()
+    other = await replicas.leader("b")
+    await other.rig.log.close()
+
+    for folder in (leader.folder, other.folder):
+        sealed = [entry for entry in read_manifest(folder).segments if entry.state is SegmentState.SEALED]
+        assert sealed
+        assert all(entry.side is not None for entry in sealed)
+        assert verify_folder(folder) == []
 
 
 async def test_a_stop_and_a_start_keep_the_cache(replicas: Replicas) -> None:

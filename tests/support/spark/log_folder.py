@@ -115,18 +115,19 @@ def drop_segment(folder: Path, first_lsn: int) -> None:
 
 
 def forget_names(folder: Path) -> None:
-    """Leave the sealed segments as format 1 did: without names, in the files and in the manifest."""
+    """Leave the sealed segments as format 1 did: without side files, and without names in file and manifest."""
     manifest = read_manifest(folder)
     segments: list[SegmentEntry] = []
     for entry in manifest.segments:
         path = folder / entry.file
         digest = entry.sha256
+        (folder / entry.side_file).unlink(missing_ok=True)
         if entry.state is SegmentState.SEALED:
             path.chmod(0o644)
             with closing(sqlite3.connect(path, isolation_level=None)) as raw:
                 raw.execute("DROP TABLE IF EXISTS names")
             digest = sha256(path.read_bytes()).hexdigest()
-        segments.append(structs.replace(entry, sources=[], sha256=digest))
+        segments.append(structs.replace(entry, sources=[], sha256=digest, side=None))
     write_manifest(folder, structs.replace(manifest, segments=segments, names=[]))
 
 

@@ -1,0 +1,277 @@
+"""Side files in place of segments: plans of folders and of URLs, and segments where a side file is of no use."""
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from msgspec import structs
+
+from cmqd_reading.naming import names_message
+from cmqd_segment.manifest import MAX_SOURCES, read_manifest, write_manifest
+from cmqd_segment.side import LIKELY_PLAN_BYTES
+from pyspark_cmqd.data_folder import folder as folder_module
+from pyspark_cmqd.data_folder import side_files
+from pyspark_cmqd.data_folder.folder import Folder
+from pyspark_cmqd.options import parse_options
+from pyspark_cmqd.reading.driver import plan_batch, share_of
+from support.spark.log_folder import Row, queue_created, sends, write_folder
+from support.storage.log_rig import NOW_MS
+
+if TYPE_CHECKING:
+    from pyspark_cmqd.data_folder.plan import Task
+
+pytestmark = pytest.mark.system
+
+QUEUES = MAX_SOURCES + 8
+"""More than the manifest lists of a segment."""
+
+
+class Ranges(ThreadingHTTPServer):
+    """Serves a folder on the loopback, with ranges."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        asked = self.asked = list[tuple[str, str]]()
+        """(path, range) of each request."""
+        self.meeting: threading.Barrier | None = None
+        server = self
+
+        class Handler(SimpleHTTPRequestHandler):
+            def do_GET(self) -> None:
+                asked.append((self.path, self.headers.get("Range", "")))
+                if server.meeting is not None and self.path.endswith(".side"):
+                    server.meeting.wait(240)
+                path = folder / self.path.lstrip("/")
+                if not path.is_file():
+                    self.send_error(404)
+                    return
+                content = path.read_bytes()
+                wanted = self.headers.get("Range", "")
+                if wanted:
+                    first, last = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
+                    content = content[first : last + 1]
+                self.send_response(206 if wanted else 200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/data"
+
+    def fetched(self, suffix: str) -> int:
+        return sum(path.endswith(suffix) for path, _ in self.asked)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three sealed segments with messages of many queues; queue 1 has messages in the second alone."""
+    folder = tmp_path_factory.mktemp("written") / "data"
+    first: list[Row] = [([queue_created(number, f"q{number}")], [], NOW_MS) for number in range(1, QUEUES + 1)]
+    others = range(2, QUEUES + 1)
+    write_folder(
+        folder,
+        [
+            [*first, *(sends(number, 0, 3) for number in others)],
+            [sends(1, 0, 5), *(sends(number, 3, 3) for number in others)],
+            [sends(number, 6, 3) for number in others],
+        ],
+    )
+    return folder
+
+
+@pytest.fixture
+def folder(written: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "store" / "data"))
+
+
+@pytest.fixture
+def store(folder: Path) -> Iterator[Ranges]:
+    with Ranges(folder.parent) as store:
+        thread = threading.Thread(target=store.serve_forever)
+        thread.start()
+        yield store
+        store.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of the segments that are opened."""
+    numbers: list[int] = []
+    original = Folder._open  # pyright: ignore[reportPrivateUsage]
+
+    def noting(self: Folder, extent: Any) -> Any:
+        numbers.append(extent.number)
+        return original(self, extent)
+
+    monkeypatch.setattr(Folder, "_open", noting)
+    return numbers
+
+
+def plan(path: str, cache: Path, **options: str) -> "list[Task]":
+    return plan_batch(parse_options({"path": path, "cacheFolder": str(cache), **options}), ["lsn", "queue"])
+
+
+def segments_of(tasks: "list[Task]") -> list[int]:
+    return sorted({task.piece.extent.number for task in tasks})
+
+
+def without_checkpoints(folder: Path) -> None:
+    """Leave names and sizes to the side files and the segments alone."""
+    write_manifest(folder, structs.replace(read_manifest(folder), checkpoints=[], names=[]))
+
+
+def test_a_plan_of_a_folder_opens_no_segment(folder: Path, tmp_path: Path, opened: list[int]) -> None:
+    without_checkpoints(folder)
+    second = read_manifest(folder).segments[1]
+    assert second.sources == []
+
+    assert segments_of(plan(str(folder), tmp_path, queue="q1")) == [second.number]
+
+    assert opened == []
+
+
+def test_a_plan_of_a_url_fetches_side_files_alone(folder: Path, store: Ranges, tmp_path: Path) -> None:
+    without_checkpoints(folder)
+    second = read_manifest(folder).segments[1]
+
+    assert segments_of(plan(store.url, tmp_path / "cache", queue="q1")) == [second.number]
+
+    assert (store.fetched(".side"), store.fetched(".db")) == (3, 0)
+    assert {wanted for path, wanted in store.asked if path.endswith(".side")} == {f"bytes=0-{LIKELY_PLAN_BYTES - 1}"}
+    store.asked.clear()
+    plan(store.url, tmp_path / "cache", queue="q1")
+    assert store.fetched(".side") == 0, "part one is in the cache"
+
+
+def test_a_long_part_one_takes_a_second_range(
+    folder: Path, store: Ranges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_checkpoints(folder)
+    monkeypatch.setattr(folder_module, "LIKELY_PLAN_BYTES", 100)
+
+    assert len(segments_of(plan(store.url, tmp_path / "cache", queue="q1"))) == 1
+    assert len(segments_of(plan(str(folder), tmp_path / "cache", queue="q1"))) == 1
+
+    assert (store.fetched(".side"), store.fetched(".db")) == (6, 0)
+    for path in folder.glob("segments/*.side"):
+        ranges = [wanted for asked, wanted in store.asked if asked.endswith(path.name)]
+        assert ranges[0] == "bytes=0-99"
+        assert 100 < int(ranges[1].removeprefix("bytes=0-")) < path.stat().st_size - 1
+
+
+def test_side_files_of_a_url_are_fetched_together(folder: Path, store: Ranges, tmp_path: Path) -> None:
+    without_checkpoints(folder)
+    store.meeting = threading.Barrier(3)
+
+    assert len(segments_of(plan(store.url, tmp_path / "cache", queue="q1"))) == 1
+
+
+def test_positions_for_states_come_from_side_files(folder: Path, tmp_path: Path, opened: list[int]) -> None:
+    numbers = [entry.number for entry in read_manifest(folder).segments]
+    tasks = plan(str(folder), tmp_path, mode="backlog", queue="q1")
+
+    assert segments_of(tasks) == [numbers[1]]
+    assert opened == numbers, "each once, for the fold of its rows"
+
+
+def missing(path: Path) -> None:
+    path.unlink()
+
+
+def damaged(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.chmod(0o600)
+    path.write_bytes(data)
+
+
+def swapped(path: Path) -> None:
+    data = path.with_name("00000001.side").read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("harm", [missing, damaged, swapped])
+@pytest.mark.parametrize("kind", ["folder", "url"])
+def test_a_segment_is_read_where_its_side_file_is_of_no_use(
+    folder: Path,
+    store: Ranges,
+    tmp_path: Path,
+    opened: list[int],
+    caplog: pytest.LogCaptureFixture,
+    harm: Callable[[Path], None],
+    kind: str,
+) -> None:
+    without_checkpoints(folder)
+    second = read_manifest(folder).segments[1]
+    harm(folder / second.side_file)
+
+    with caplog.at_level(logging.WARNING):
+        tasks = plan(store.url if kind == "url" else str(folder), tmp_path / "cache", queue="q1")
+
+    assert second.number in segments_of(tasks)
+    assert set(opened) == {second.number}
+    assert f"the side file {second.side_file} cannot be used" in caplog.text
+
+
+def test_the_tasks_of_a_stream_do_not_depend_on_side_files(folder: Path, store: Ranges, tmp_path: Path) -> None:
+    """A repeated batch must get the same tasks, and the segment may have got its side file meanwhile."""
+    reader = Folder(store.url, str(tmp_path / "cache"))
+    extent = reader.view(include_active=False).extents[1]
+
+    shares = [
+        share_of(reader, each, frozenset({1}), is_stream)
+        for each in (extent, structs.replace(extent, side=None))
+        for is_stream in (True, False)
+    ]
+
+    assert shares == [1.0, pytest.approx(5 / (5 + 3 * (QUEUES - 1)), abs=0.01), 1.0, 1.0]
+
+
+@pytest.mark.parametrize("kind", ["folder", "url"])
+def test_both_parts_are_read_for_histories(folder: Path, store: Ranges, tmp_path: Path, kind: str) -> None:
+    reader = Folder(store.url if kind == "url" else str(folder), str(tmp_path / "cache"))
+    for place, extent in enumerate(reader.view(include_active=False).extents):
+        parts = reader.sides.both_parts(extent)
+        assert parts is not None
+        plan_part, history = parts
+        assert plan_part.may_store(1_000_000) == (place == 1)
+        assert names_message(history, 1, 4) == (place == 1)
+        assert not names_message(history, 1, 5)
+        assert reader.sides.both_parts(structs.replace(extent, side=None)) is None
+        damaged(folder / extent.side_file)
+        other = Folder(reader.path, str(tmp_path / f"other-{place}"))
+        assert other.sides.both_parts(extent) is None
+
+
+def test_at_most_sixteen_are_read_together(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    workers: list[int] = []
+    pool = side_files.ThreadPoolExecutor
+
+    def counted(count: int) -> Any:
+        workers.append(count)
+        return pool(count)
+
+    monkeypatch.setattr(side_files, "ThreadPoolExecutor", counted)
+    reader = Folder(str(folder))
+    extents = reader.view(include_active=False).extents
+    copies = [structs.replace(extent, sha256=f"{number}{extent.sha256}") for extent in extents for number in range(9)]
+
+    reader.sides.read_ahead(copies)
+    reader.sides.read_ahead(copies)
+    reader.sides.read_ahead(extents)
+
+    assert workers == [16, 3]
