@@ -220,9 +220,14 @@ class OpenLog:
                 remove_segment(path)
                 self.space.found_no_room()
                 await asyncio.sleep(PREPARE_RETRY_SECONDS)
-        # The name is made durable before the manifest calls the file whole: the manifest alone, after a loss of power,
-        # would list a file that is not there.
-        await asyncio.to_thread(sync_folder, self.catalog.folder.segments)
+        try:
+            # The name is made durable before the manifest calls the file whole: the manifest alone, after a loss of
+            # power, would list a file that is not there.
+            await asyncio.to_thread(sync_folder, self.catalog.folder.segments)
+        except BaseException:
+            # The segment is not in the catalog, whose segments ``release`` closes, and its thread would stay.
+            await segment.close()
+            raise
         catalog.preparing = None
         catalog.open[number] = segment
         await catalog.save()

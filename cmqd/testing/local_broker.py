@@ -21,6 +21,7 @@ from cmqd.server.log_upkeep.disk_state import DiskState
 from cmqd.server.push.outbox import Pushing
 from cmqd.server.push.pusher import Pusher
 from cmqd.settings import Settings
+from cmqd.testing.accepting import finish_accepts
 from cmqd.testing.clock import Clock, TurnedTime
 from cmqd.testing.server_in_memory import ServerInMemory, server_in_memory
 
@@ -28,8 +29,6 @@ T = TypeVar("T")
 
 DRAIN_S = 0.2
 """Time that connected clients have at the end to read that the broker shuts down."""
-ACCEPT_TURNS = 4
-"""Turns of the loop from the accept of a connection to its entry in the registry, at most."""
 
 GRAIN_MS = 100
 """The widest bucket of deadlines of seconds (``cmqd.core.facts.queues``), and a multiple of the narrower buckets."""
@@ -212,21 +211,10 @@ class LocalBroker:
             return
         self._started.set_result(address)
         await self._stop.wait()
-        await self._finish_accepts()
+        await finish_accepts(self._parts.server.listener.sockets)
         await parts.server.drain(DRAIN_S)
         parts.stop_timers()
         await self._loop.shutdown_default_executor()
-
-    async def _finish_accepts(self) -> None:
-        """Accept no more connections, and enter those that are being accepted.
-
-        A loop of asyncio would forget a connection that it accepts as its server closes: the socket would stay open
-        until the garbage collector finds it.
-        """
-        for listening in self._parts.server.listener.sockets:
-            self._loop.remove_reader(listening)
-        for _ in range(ACCEPT_TURNS):
-            await asyncio.sleep(0)
 
     def _request_stop(self) -> None:
         if self._thread is not None and self._thread.is_alive() and self._started.exception() is None:

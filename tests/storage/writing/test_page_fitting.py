@@ -1,6 +1,8 @@
 """The prepared segment gets the pages that the rows of the active segment want, while rows come in."""
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,3 +149,27 @@ async def test_the_estimate_of_small_commits_is_not_below_their_growth(start: St
         log.writer.make_durable([LogRow(lsn, NOW_MS, 0, NO_QUEUES, b"twelve bytes", b"1234" * lsn)])
         before, grown = grown, segment.wal_bytes
         assert growth.estimated >= grown - before > 0
+
+
+async def test_a_segment_that_is_not_listed_yet_is_closed_if_its_preparation_ends(
+    start: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segments of the catalog are closed at the end of the process; this segment is not among them."""
+    broker = await start(durability=Durability.OS)
+    log = broker.process.service.log
+    created: list[WritableSegment] = []
+    create_segment = open_log.create_segment
+
+    async def create(*arguments: Any) -> WritableSegment:
+        created.append(await create_segment(*arguments))
+        preparation.cancel()
+        return created[0]
+
+    monkeypatch.setattr(open_log, "create_segment", create)
+    preparation = asyncio.ensure_future(log._prepare(PAGE_BYTES))  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(asyncio.CancelledError):
+        await preparation
+
+    assert created[0].number not in log.catalog.open
+    with pytest.raises(ValueError, match="the connection is closed"):
+        await created[0].connection.run(int)
