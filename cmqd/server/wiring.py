@@ -345,7 +345,9 @@ def _add_faces(assembly: Assembly, given: Surroundings) -> None:
             for kind, handler in handlers.items()
         },
         runs={wire.SendMessages: sends.take_run},
+        take_plain_sends=sends.take_plain,
     )
+    assembly.get(Collector).lone_sends.take = dispatcher.take_lone_sends
     listener = assembly.make(Listener, dispatch=dispatcher.dispatch, dispatch_run=dispatcher.dispatch_run)
     assembly.make(BatchEnds, pause_reading=listener.pause_reading)
     assembly.make(OffsetWatch, record=assembly.get(BrokerEvents).clock_offset_changed)

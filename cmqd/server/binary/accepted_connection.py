@@ -46,7 +46,7 @@ from cmqd_protocol.events import Authenticated, ConnectionEnded, RequestRefused
 from cmqd_protocol.features import ClientFeature
 from cmqd_protocol.large_replies import has_large_body
 from cmqd_protocol.limits import MIN_HEARTBEAT_MS
-from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, error
+from cmqd_protocol.messages import PUSH_TYPES, Cancel, Error, MessagesReceived, Request, SendMessages, error
 from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_protocol.server_connection import CONNECTION_RETRY_MS
 from cmqd_types.actors import NO_ACTOR, Actor
@@ -234,7 +234,14 @@ class AcceptedConnection(asyncio.Protocol):
             else:
                 self.requests += 1
                 self.last_request_ms = shared.time_ms
-                shared.dispatch(self, request)
+                lone_sends = shared.lone_sends
+                if not (
+                    type(request) is SendMessages
+                    and request.queue == lone_sends.queue
+                    and wire.lone_id
+                    and lone_sends.add(self, request)
+                ):
+                    shared.dispatch(self, request)
                 if self._charged:
                     self.measure()
         if shared.overloaded and not self.is_stalled:

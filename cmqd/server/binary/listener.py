@@ -92,6 +92,7 @@ class Listener:
             dispatch_run=dispatch_run,
             events=events,
             decide_collected=collector.decide_of,
+            lone_sends=collector.lone_sends,
             io_batch=io_batch,
             budget=budget,
             counters=counters,

@@ -12,6 +12,7 @@ from cmqd.server.clients.connections import Connection, Connections
 from cmqd.server.loop.io_batch import IoBatch
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.replies.reply_gate import Gate
+from cmqd.server.requests.collecting import LoneSends
 from cmqd_protocol.events import ConnectionEnded
 from cmqd_protocol.messages import Request
 from cmqd_protocol.server_connection import ServerConnection
@@ -56,6 +57,7 @@ class Shared:
     """Dispatches requests of a kind until the connection is held; returns their number."""
     events: ClientEvents
     decide_collected: Callable[[Client], None]
+    lone_sends: LoneSends
     io_batch: IoBatch
     budget: MemoryBudget
     connections: Connections

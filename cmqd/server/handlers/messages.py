@@ -49,6 +49,9 @@ class Sends:
         admission = self.admission
         if admission.collected_bytes >= admission.room_bytes and admission.refuses_bodies(client, request.request_id):
             return
+        lone_sends = self.collector.lone_sends
+        if not (lone_sends.queue or admission.is_restricted):
+            lone_sends.account, lone_sends.queue = client.account, request.queue
         bodies = request.bodies
         count = len(bodies)
         # The usual send has a body and no headers, and needs no call for its size.
@@ -63,10 +66,14 @@ class Sends:
         queue = run[0].queue
         if [True for asked in run if asked.queue != queue or asked.headers is not None or len(asked.bodies) != 1]:
             return 0
-        sizes = [len(asked.bodies[0]) for asked in run]
+        return self.take_plain([client] * len(run), run)
+
+    def take_plain(self, clients: Sequence[Client], sends: Sequence[wire.SendMessages]) -> int:
+        """Collect the first of plain sends to a queue together, each of its client; return their number."""
+        sizes = [len(asked.bodies[0]) for asked in sends]
         if not self.admission.has_room(sum(sizes)):
             return 0
-        return self.collector.collect_run(self._operation, client, queue, run, sizes)
+        return self.collector.collect_run(self._operation, clients, sends[0].queue, sends, sizes)
 
     def decide(self, group: Group, now_ms: int) -> Outcome[list[Sequence[int] | DomainError]]:
         """Have the core store the messages."""

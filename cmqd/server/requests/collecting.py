@@ -14,6 +14,9 @@ refusal does not touch the other requests. Rules:
   receives, so that the receives find the messages.
 - Plain sends of a client that arrive together for one queue join their group together (``collect_run``), with the same
   limits.
+- Sends to a queue that each are the only unanswered request of their client join their group together as well
+  (``LoneSends``), at the latest when the I/O batch ends. A later request of such a client, a cancel or the end of its
+  connection is taken up behind the send (``Dispatcher.dispatch``, ``Collector.decide_of``).
 - A group is decided at the latest when the I/O batch ends, just before its records go to the storage, and sooner when
   it reaches the size of a batch. Therefore collecting delays no commit.
 - At the end of an I/O batch, groups of an operation share an append to the log: with requests to a thousand queues,
@@ -54,6 +57,11 @@ above the limit (its headers can make it larger) is decided alone."""
 MAX_COLLECTED: Final = 1024
 """Messages of all groups beyond which they are decided at once: up to 4 ms of work, which otherwise would come at the
 end of an I/O batch that has used up its time."""
+
+MAX_LONE_SENDS: Final = 64
+"""Lone sends that are joined to their groups at once."""
+MAX_LONE_BYTES: Final = 4 * 1024
+"""Bytes of the body of a lone send. The lone sends are not counted as collected bytes: they are 256 KiB at most."""
 
 HALTED: Final = "internal error"
 
@@ -103,6 +111,44 @@ class Group:
         """Bytes of bodies and headers."""
 
 
+class LoneSends:
+    """Plain sends of several clients to a queue, before they join their group together.
+
+    The first send of an I/O batch goes alone, and names the queue: a client that is alone, or clients of many queues,
+    would gain nothing. No msgspec.Struct, as ``Counters``.
+
+    Invariant: each send is the only unanswered request of its client, which therefore has no request in a group.
+    """
+
+    __slots__ = ("account", "queue", "sends", "take")
+
+    def __init__(self) -> None:
+        self.account = self.queue = ""
+        """Account and queue of the sends; the queue is empty until the batch has a send, and while requests are refused
+        before the core."""
+        self.sends: dict[Client, wire.SendMessages] = {}
+        """The sends, in order of arrival. Read-only outside: the dispatcher reads the table for every request."""
+        self.take: Callable[[], None] = self.sends.clear
+        """Has the sends collected, with all checks. Set by the wiring: the checks need the groups."""
+
+    def add(self, client: Client, request: wire.SendMessages) -> bool:
+        """Keep a send to ``queue`` that is the only unanswered request of its client; return False if it goes alone."""
+        bodies = request.bodies
+        if (
+            client.account != self.account
+            or client.permissions is not None
+            or request.headers is not None
+            or len(bodies) != 1
+            or len(bodies[0]) > MAX_LONE_BYTES
+        ):
+            return False
+        sends = self.sends
+        sends[client] = request
+        if len(sends) >= MAX_LONE_SENDS:
+            self.take()
+        return True
+
+
 @part
 class Collector:
     """The groups of an I/O batch; see the module.
@@ -121,6 +167,7 @@ class Collector:
         """Groups by order of the operation, account and name of the queue or topic."""
         self.group_of: dict[Client, Group] = {}
         """The group with requests of a client. Read-only outside: the dispatcher reads the table for every request."""
+        self.lone_sends = LoneSends()
         self._messages: int = 0
         """Messages of all groups."""
 
@@ -182,7 +229,12 @@ class Collector:
             self.decide_all()
 
     def collect_run(
-        self, operation: CollectedOperation, client: Client, name: str, run: Sequence[wire.Request], sizes: list[int]
+        self,
+        operation: CollectedOperation,
+        clients: Sequence[Client],
+        name: str,
+        run: Sequence[wire.Request],
+        sizes: list[int],
     ) -> int:
         """Put the first requests of a run into their group, and decide the group if it is full.
 
@@ -191,29 +243,27 @@ class Collector:
 
         Args:
             operation: the operation; its requests do not count as unread.
-            client: the connection of all requests.
+            clients: the connection of each request, all of one account.
             name: the queue.
             run: requests with a message each, in the core's form.
             sizes: bytes of each request.
         """
-        key = (operation.order, client.account, name)
+        key = (operation.order, clients[0].account, name)
         group = self._groups.get(key)
-        earlier = self.group_of.get(client)
-        if earlier is not None and earlier is not group:
+        if not {None, group}.issuperset(map(self.group_of.get, clients)):
             return 0
         count = min(len(run), MAX_MESSAGES if group is None else MAX_MESSAGES - group.messages)
         if count < len(run):
-            run = run[:count]
-            sizes = sizes[:count]
+            clients, run, sizes = clients[:count], run[:count], sizes[:count]
         size = sum(sizes)
         max_bytes = operation.max_bytes
         if (size if group is None else group.size + size) > max_bytes or self._messages + count > MAX_COLLECTED:
             return 0
         if group is None:
             group = self._groups[key] = Group(operation, key)
-        self.group_of[client] = group
+        self.group_of.update(dict.fromkeys(clients, group))
         group.requests += run
-        group.askers += [(client, asked.request_id) for asked in run]
+        group.askers += zip(clients, [asked.request_id for asked in run], strict=True)
         group.messages += count
         group.size += size
         self.admission.collected_bytes += size
@@ -226,6 +276,10 @@ class Collector:
 
     def decide_all(self) -> None:
         """Decide all groups, because the I/O batch ends."""
+        lone_sends = self.lone_sends
+        lone_sends.queue = ""
+        if lone_sends.sends:
+            lone_sends.take()
         # Also without a group: requests that are not collected examine the log too, and the next I/O batch must not go
         # by the state of the disk that they found.
         self.admission.room_bytes = 0
@@ -253,6 +307,8 @@ class Collector:
 
     def decide_of(self, client: Client) -> None:
         """Decide the group with requests of a client."""
+        if client in self.lone_sends.sends:
+            self.lone_sends.take()
         group = self.group_of.get(client)
         if group is not None:
             self._decide([group])
@@ -267,6 +323,10 @@ class Collector:
         self._remove(groups)
         for group in groups:
             self.leave_unknown(group, reason)
+        lone_sends = list(self.lone_sends.sends.items())
+        self.lone_sends.sends.clear()
+        for client, request in lone_sends:
+            client.answer(error(request.request_id, ErrorCode.OUTCOME_UNKNOWN, reason))
 
     def leave_unknown(self, group: Group, reason: str) -> None:
         """Answer the requests of a group ``outcome_unknown``."""

@@ -49,6 +49,8 @@ class Dispatcher:
     handlers: Mapping[type[wire.Request], Handler]
     runs: Mapping[type[wire.Request], TakeRun]
     """Takes up the first requests of a run together, for kinds that may come in runs."""
+    take_plain_sends: Callable[[Sequence[Client], Sequence[wire.SendMessages]], int]
+    """Takes up the first of plain sends of several clients together, as a run."""
     answering: Answering
     admission: Admission
     authorization: Authorization
@@ -58,10 +60,13 @@ class Dispatcher:
 
     def __post_init__(self) -> None:
         self._group_of = self.collector.group_of
+        self._lone_sends = self.collector.lone_sends.sends
         self._collected = requests_of(lambda operation: operation.cost is Cost.CONSTANT)
 
     def dispatch(self, client: Client, request: wire.Request) -> None:
         """Have a request answered, now or later."""
+        if client in self._lone_sends:
+            self.take_lone_sends()
         self.counters.requests += 1
         kind = type(request)
         varies = kind not in self._collected
@@ -95,6 +100,8 @@ class Dispatcher:
 
         Returns the number taken up: less than all if the client is held by a request of the run, or the turn is over.
         """
+        if client in self._lone_sends:
+            self.take_lone_sends()
         taken = 0
         take_run = self.runs.get(type(run[0]))
         # Runs are of collected kinds, so a run ends no group of another kind before its first request.
@@ -115,6 +122,20 @@ class Dispatcher:
             self.dispatch(client, run[taken])
             taken += 1
         return taken
+
+    def take_lone_sends(self) -> None:
+        """Have the lone sends of several clients collected, as ``dispatch`` for each."""
+        clients, sends = list(self._lone_sends), list(self._lone_sends.values())
+        # Before any send is taken up: a group that is decided early may look for lone sends.
+        self._lone_sends.clear()
+        taken = 0
+        try:
+            taken = self.take_plain_sends(clients, sends)
+        except Exception as bug:
+            self.answering.broke(bug, wire.SendMessages.__name__)
+        self.counters.requests += taken
+        for client, request in zip(clients[taken:], sends[taken:], strict=True):
+            self.dispatch(client, request)
 
 
 def plain_handlers(
