@@ -138,6 +138,7 @@ class LoneSends:
             client.account != self.account
             or client.permissions is not None
             or request.headers is not None
+            or request.on_behalf_of is not None
             or len(bodies) != 1
             or len(bodies[0]) > MAX_LONE_BYTES
         ):

@@ -203,22 +203,24 @@ async def test_no_more_wait_for_each_other_than_the_limit(rig: ServerRig) -> Non
 
 
 async def test_other_requests_do_not_wait(rig: ServerRig) -> None:
-    """Other queues, headers, batches, large bodies and restricted keys; each is decided with all its checks."""
-    clients = await with_queue(rig, 6)
+    """Other queues, headers, batches, large bodies, restricted keys and clients of a gateway: all checks hold."""
+    clients = await with_queue(rig, 7)
     await a_queue(clients[0], "other")
     clients[5].connection.use_permissions(Permissions([Role.CONSUME], ["*"]))
+    stated = wire.StatedClient("10.0.0.9:1", "shop")
     send(clients[0], b"first")
 
     send(clients[1], b"other", queue="other")
     clients[2].begin(wire.SendMessages(clients[2].next_id(), "jobs", [b"named"], [{"name": "value"}]))
     clients[3].begin(wire.SendMessages(clients[3].next_id(), "jobs", [b"1", b"2"]))
     send(clients[4], bytes(MAX_LONE_BYTES + 1))
+    clients[6].begin(wire.SendMessages(clients[6].next_id(), "jobs", [b"stated"], on_behalf_of=stated))
     refused = send(clients[5], b"refused")
     assert not lone_sends(rig).sends
     await settle(clients)
 
     assert code_of(clients[5].replies[refused]) == "permission_denied"
-    assert await bodies(clients[0]) == [b"first", b"named", b"1", b"2", bytes(MAX_LONE_BYTES + 1)]
+    assert await bodies(clients[0]) == [b"first", b"named", b"1", b"2", bytes(MAX_LONE_BYTES + 1), b"stated"]
     assert await bodies(clients[0], "other") == [b"other"]
 
 
