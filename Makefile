@@ -167,10 +167,11 @@ bench-compare: setup  ## micro benchmarks against another commit, with verdicts:
 	$(BIN)/python -m cmqd_bench compare $(if $(BASE),--base $(BASE)) $(ARGS)
 
 lock: setup  ## resolve the dependencies of pyproject.toml anew into requirements/
-	$(LOCK) --extra server --extra ha --extra http --extra gateway --extra cli $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
+	$(LOCK) --extra server --extra ha --extra http --extra gateway --extra cli --extra backup $(CLIENT_EXTRAS) --group dev --output-file requirements/dev.txt
 	$(LOCK) --extra server --extra ha --extra http --extra gateway --extra cli --group build --constraint requirements/dev.txt \
 	  --output-file requirements/run.txt
-	$(LOWEST) --extra server --extra ha --extra http --extra gateway --extra cli --extra sync --extra celery --extra otel --extra pydantic \
+	$(LOWEST) --extra server --extra ha --extra http --extra gateway --extra cli --extra backup --extra sync --extra celery --extra otel \
+	  --extra pydantic \
 	  --group lowest --output-file requirements/lowest.txt
 	$(LOWEST) --extra taskiq --extra faststream --output-file requirements/lowest-frameworks.txt
 	$(LOWEST) --extra spark --output-file requirements/lowest-spark.txt

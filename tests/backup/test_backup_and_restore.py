@@ -14,9 +14,9 @@ from msgspec import structs
 
 from cmqd_backup import copying, restoring
 from cmqd_backup.moments import shown_time
-from cmqd_backup.runs import read_runs
+from cmqd_backup.runs import read_runs, write_run
 from cmqd_backup.stores import FolderStore
-from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, Restored, read_manifest, write_manifest
+from cmqd_segment.manifest import CACHE_FORMAT, MANIFEST_FORMAT, CacheOf, Restored, read_manifest, write_manifest
 from support.backup.growing_log import QUEUE_ID, SECOND_MS, GrowingLog, command, read_log
 from support.storage.log_rig import NOW_MS, body
 
@@ -155,6 +155,32 @@ async def test_the_keys_that_come_back_are_listed(log: GrowingLog, backup: Path,
     (secret_key,) = re.findall(r'"secret_key": ?"([^"]+)"', content)
     assert f"{secret_id} of admin" in lines
     assert secret_key not in lines
+
+
+async def test_a_log_of_an_older_format_is_restored_in_that_of_this_version(
+    log: GrowingLog, backup: Path, target: Path
+):
+    await log.grow(2)
+    write_manifest(log.folder, structs.replace(read_manifest(log.folder), format=2))
+
+    command("backup", log.folder, "--to", backup)
+
+    assert command("restore", backup, target).code == 0
+    assert read_manifest(target).format == MANIFEST_FORMAT
+    assert await bodies_of(target) == expected(2)
+
+
+@pytest.mark.parametrize("newer", ["run", "log"])
+async def test_a_backup_of_a_newer_version_is_refused(log: GrowingLog, backup: Path, target: Path, newer: str):
+    await log.grow(2)
+    command("backup", log.folder, "--to", backup)
+    store = FolderStore(backup)
+    ((run,), _) = read_runs(store)
+    manifest = structs.replace(run.manifest, format=MANIFEST_FORMAT + 10)
+    write_run(store, structs.replace(run, format=2) if newer == "run" else structs.replace(run, manifest=manifest))
+
+    for ended in (command("restore", backup, target), command("backup", log.folder, "--to", backup)):
+        assert (ended.code, "use a newer cmqd" in ended.error) == (4, True)
 
 
 # ---------------------------------------------------------------------- a time

@@ -24,7 +24,7 @@ from cmqd.server.redundancy.engine_accounts import decode_accounts
 from cmqd.storage.folder.data_folder import locked_folder
 from cmqd.storage.folder.log_identity import give_new_log_id
 from cmqd.storage.storage_errors import FolderLocked, WrongFolder
-from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, LossEntry, Manifest, read_manifest, write_manifest
+from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, LossEntry, Manifest, Restored, read_manifest, write_manifest
 from cmqd_segment.records import NumbersReserved
 from support.engine.memory_engine import Fault
 from support.engine.moved_logs import Killed, copied, files, is_killed, killed_at, write_folder
@@ -161,6 +161,10 @@ def change_log_id(_replicas: Replicas, folder: Path) -> None:
     give_new_log_id(folder)
 
 
+def restore(_replicas: Replicas, folder: Path) -> None:
+    change_manifest(folder, restored=Restored(LAST_LSN, NOW_MS, 0))
+
+
 def remove_accounts(_replicas: Replicas, folder: Path) -> None:
     AccountsFile(folder).path.unlink()
 
@@ -176,6 +180,7 @@ def remove_accounts(_replicas: Replicas, folder: Path) -> None:
         (remove_segment, "nothing was changed: segment segments/00000001.db is missing"),
         (damage_checkpoint, "nothing was changed: checkpoint .* cannot be used"),
         (change_log_id, "start the broker once without redundancy, until it has written a checkpoint"),
+        (restore, "was restored from a backup: start its broker once without redundancy"),
         (remove_accounts, "has no accounts.json"),
     ],
 )

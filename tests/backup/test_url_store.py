@@ -1,0 +1,79 @@
+"""A backup at a URL: the same runs, over a file system of fsspec."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cmqd_backup.runs import read_runs
+from cmqd_backup.stores import open_store
+from cmqd_segment.manifest import read_manifest
+from support.backup.growing_log import GrowingLog, command
+from support.storage.log_rig import NOW_MS
+
+fsspec: Any = pytest.importorskip("fsspec")
+PLACE = "memory://bucket/orders"
+
+
+@pytest.fixture(autouse=True)
+def bucket() -> Generator[Any]:
+    """Yield the file system, whose files are in the memory of this process."""
+    files = fsspec.filesystem("memory")
+    files.store.clear()
+    yield files
+    files.store.clear()
+
+
+async def test_a_backup_at_a_url_is_restored(tmp_path: Path):
+    log = GrowingLog(tmp_path / "data")
+    await log.grow(4, checkpoint=True)
+    first = command("backup", log.folder, "--to", PLACE)
+    await log.grow(2)
+    second = command("backup", log.folder, "--to", PLACE)
+
+    listed = command("backup", "list", PLACE)
+    restored = command("restore", PLACE, tmp_path / "restored")
+
+    assert [ended.code for ended in (first, second, listed, restored)] == [0, 0, 0, 0], restored.error
+    # A segment, and no checkpoint of before.
+    assert " 1 new files" in second.lines
+    assert f"backup of log {read_manifest(log.folder).log_id} in {PLACE}: 2 runs" in listed.lines
+    assert [entry.last_lsn for entry in read_manifest(tmp_path / "restored").segments] == [2, 4, 6]
+
+
+async def test_a_part_of_an_object_is_not_used(tmp_path: Path, bucket: Any):
+    log = GrowingLog(tmp_path / "data")
+    await log.grow(4)
+    command("backup", log.folder, "--to", PLACE)
+    (segment, other) = sorted(name for name in bucket.store if "/segments/" in name)
+    (run,) = [name for name in bucket.store if "/runs/" in name]
+    bucket.rm(run)
+    for name, kept in ((segment, 100), (other, None)):
+        content = bucket.cat_file(name)
+        bucket.pipe_file(name, content[:kept] if kept else content[:-1] + b"?")
+
+    ended = command("backup", log.folder, "--to", PLACE)
+
+    assert " 2 new files" in ended.lines
+    assert command("restore", PLACE, tmp_path / "restored").code == 0
+
+
+async def test_old_runs_are_removed_from_a_url(tmp_path: Path, bucket: Any):
+    log = GrowingLog(tmp_path / "data")
+    for _ in range(3):
+        await log.grow(2, checkpoint=True)
+        command("backup", log.folder, "--to", PLACE, "--keep", f"{NOW_MS}ms")
+
+    command("backup", log.folder, "--to", PLACE, "--keep", "1d")
+
+    runs, faults = read_runs(open_store(PLACE))
+    assert ([run.number for run in runs], faults) == ([4], [])
+    assert len([name for name in bucket.store if "/checkpoints/" in name]) == 2
+
+
+def test_a_url_without_its_library_is_refused(tmp_path: Path):
+    ended = command("backup", "list", "nosuchkind://bucket/orders")
+
+    assert ended.code == 4
+    assert "the file system of nosuchkind URLs cannot be used" in ended.error
