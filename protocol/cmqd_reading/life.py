@@ -88,14 +88,22 @@ class Life:
         return found
 
     @property
+    def open_positions(self) -> list[tuple[int, int]]:
+        """(queue or topic id, position) wherever a later record may name the message."""
+        places = [(each.queue_id, each.position) for each in self._by_id.values() if each.is_live or each.can_return]
+        for topic_id, publishes in self._publishes.items():
+            places += [(topic_id, each.position) for each in publishes if each.waiting]
+        return places
+
+    @property
     def leases(self) -> list[int]:
         """The leases under which the message is in flight."""
         return [place.lease for place in self._by_id.values() if place.lease != NO_LEASE]
 
     @property
-    def awaited(self) -> frozenset[int]:
-        """Ids of which a store may come."""
-        return frozenset(self._awaited)
+    def awaited(self) -> set[int]:
+        """Ids whose first store may come."""
+        return self._awaited - self._by_id.keys()
 
     def may_name(self, meta: bytes) -> bool:
         """Return False if the encoded records of the next row surely do not name the message: the row may be left out.
@@ -113,10 +121,7 @@ class Life:
         self._awaited = {each for each in self._awaited if each not in by_id or by_id[each].state == "half"}
         if not self._awaited <= by_id.keys():
             return _ANY_ROW
-        numbers = {place.queue_id for place in self._by_id.values() if place.is_live or place.can_return}
-        for topic_id, publishes in self._publishes.items():
-            if any(publish.waiting for publish in publishes):
-                numbers.add(topic_id)
+        numbers = {number for number, _ in self.open_positions}
         if not numbers:
             return None
         ids = b"|".join(re.escape(msgspec.msgpack.encode(number)) for number in sorted(numbers))

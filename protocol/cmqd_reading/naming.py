@@ -292,7 +292,12 @@ def names_message(
             return True
         if named.positions and position in BitMap64.deserialize(named.positions):
             return True
-    return bool(leases and history.leases) and not BitMap64.deserialize(history.leases).isdisjoint(BitMap64(leases))
+    return any(names_lease(history, lease) for lease in leases)
+
+
+def names_lease(history: SideHistory, lease: int) -> bool:
+    """Return whether the rows of a segment name a lease."""
+    return bool(history.leases) and lease in BitMap64.deserialize(history.leases)
 
 
 def ends_message(history: SideHistory, number: int, position: int) -> bool:

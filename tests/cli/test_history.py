@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from cmq_cli.exitcodes import ExitCode
+from pyspark_cmqd.data_folder.histories import HistoryReader
 from support.client.cmq_runs import Cmq
 from support.core.builders import KEY, Rig
 from support.spark.log_folder import Row, drop_segment, rows_of, write_folder
@@ -191,3 +192,18 @@ def test_the_spans_are_posted_to_an_endpoint(cmq: Cmq, story: Story, status: int
     assert len(json.loads(body)["resourceSpans"][0]["scopeSpans"][0]["spans"]) == 4
     assert ran.code == (ExitCode.OK if status == 200 else ExitCode.FAILED)
     assert status == 200 or f"{url} refused the spans: 503" in ran.err
+
+
+def test_only_segments_that_name_the_message_are_opened(story: Story, tmp_path: Path) -> None:
+    reader = HistoryReader(str(story.folder))
+    # Stored in the second segment and received in the third; the second is opened for the store and for the life.
+    expected = reader.history(story.other)
+    assert reader.opened == 3
+    assert HistoryReader(str(story.folder)).id_of_handle(story.handle) == story.first
+
+    folder = shutil.copytree(story.folder, tmp_path / "data")
+    for side in (folder / "segments").glob("*.side"):
+        side.unlink()
+    without = HistoryReader(str(folder))
+    assert without.history(story.other) == expected
+    assert without.opened > 3

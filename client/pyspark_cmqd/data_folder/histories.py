@@ -12,12 +12,14 @@ import msgspec
 from cmqd_fold.receipts import ReceiptHandles
 from cmqd_reading.births import birth_in, id_at, may_store_in, received_under, sent_with, store_ids
 from cmqd_reading.life import Life
+from cmqd_reading.naming import names_lease, names_message
 from cmqd_segment.checkpoint import QueueSlice, ScheduleSlice, SubscriptionSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.manifest import SegmentEntry
-from cmqd_segment.newer import tag_of
-from cmqd_segment.records import AnyRecord
+from cmqd_segment.newer import raw_items, tag_number, tag_of
+from cmqd_segment.records import AnyRecord, QueueCreated, ScheduleSet, Subscribed, TopicCreated
 from cmqd_segment.schema import read_names
+from cmqd_segment.side import SideHistory, SidePlan
 from cmqd_types.histories import MessageHistory
 from cmqd_types.messages import printed_id
 from cmqd_types.shards import SHARD_SHIFT
@@ -30,8 +32,9 @@ from pyspark_cmqd.errors import CmqdSourceError, FolderError
 MAX_FOUND = 20
 """Messages that a search by dedup id or header finds; the search ends there."""
 ACCOUNTS_FILE = "accounts.json"
-_NAMED_SLICES = frozenset({2, 9, 10, 12})
-"""Tags of QueueSlice, TopicSlice, SubscriptionSlice, ScheduleSlice."""
+_NAMED_SLICES = frozenset(map(tag_number, (QueueSlice, TopicSlice, SubscriptionSlice, ScheduleSlice)))
+
+_NAMED_RECORDS = frozenset(map(tag_number, (QueueCreated, TopicCreated, Subscribed, ScheduleSet)))
 
 
 class NoMessageError(CmqdSourceError):
@@ -57,6 +60,8 @@ class HistoryReader:
         self._folder = Folder(path)
         self._view = self._folder.view(include_active=not self._folder.is_remote)
         self._names = {source.id: source.name for source in self._view.names}
+        self._sides: dict[int, tuple[SidePlan, SideHistory] | None] = {}
+        """Side files by number of the segment; None = only the segment tells."""
         self._has_read_checkpoints = self._has_searched = False
         self.opened = 0
         """Number of times that a segment was opened."""
@@ -70,7 +75,7 @@ class HistoryReader:
             NoMessageError: no row tells of the message.
             FolderError, DataLossError: a segment cannot be read.
         """
-        path, start = self._ancestors(message_id)
+        path, start, is_stored = self._ancestors(message_id)
         life = Life(path, self._name_of)
         expected = start
         for extent in self._view.extents:
@@ -78,6 +83,11 @@ class HistoryReader:
                 continue
             if life.is_over:
                 break
+            if is_stored and not self._may_name(extent, life):
+                if extent.first_lsn > expected:
+                    life.miss(expected, extent.first_lsn - 1)
+                expected = extent.last_lsn + 1
+                continue
             for lsn, time_ms, meta in self._metas(extent, start - 1):
                 if lsn > expected:
                     life.miss(expected, lsn - 1)
@@ -92,23 +102,44 @@ class HistoryReader:
             raise self._no_message(message_id)
         return history
 
-    def _ancestors(self, message_id: int) -> tuple[list[int], int]:
-        """Return the ids of a message, oldest first, and the row of the oldest store that is readable (1 = none is)."""
+    def _may_name(self, extent: SegmentEntry, life: Life) -> bool:
+        """Return False if the side file says that no row of a sealed segment names the message."""
+        side = self._side(extent)
+        if side is None:
+            return True
+        plan, named = side
+        return any(plan.may_store(each) for each in life.awaited) or any(
+            names_message(named, *place, life.leases) for place in life.open_positions
+        )
+
+    def _side(self, extent: SegmentEntry) -> tuple[SidePlan, SideHistory] | None:
+        if extent.number not in self._sides:
+            self._sides[extent.number] = self._folder.sides.both_parts(extent)
+        return self._sides[extent.number]
+
+    def _ancestors(self, message_id: int) -> tuple[list[int], int, bool]:
+        """Return the ids of a message, oldest first, the row of the oldest store, and whether that row is readable.
+
+        Without a readable store, all rows may tell of the message.
+        """
         path, start = [message_id], 1
         before = self._view.hi
         while found := self._find_birth(path[0], before):
             start, parent_id = found
             if not parent_id:
-                return path, start
+                return path, start, True
             path.insert(0, parent_id)
             before = start
-        return (path[1:], start) if len(path) > 1 else (path, 1)
+        return (path[1:], start, True) if len(path) > 1 else (path, 1, False)
 
     def _find_birth(self, message_id: int, upto: int) -> tuple[int, int] | None:
         """Return the row that stores a message, and the id of its parent (0 = none)."""
         for extent in self._view.extents:
             if extent.first_lsn > upto:
                 break
+            side = self._side(extent)
+            if side is not None and not side[0].may_store(message_id):
+                continue
             for lsn, _, meta in self._metas(extent, 0, upto):
                 if may_store_in(meta, message_id):
                     birth = birth_in(decoded(extent, lsn, meta), message_id)
@@ -126,19 +157,28 @@ class HistoryReader:
             FolderError: the folder has no key for handles, or cannot be read.
         """
         lease = ReceiptHandles(self._handle_key()).lease(handle)
-        place: tuple[int, int] | None = None
         for extent in reversed(self._view.extents):
+            side = self._side(extent)
+            if side is not None and not names_lease(side[1], lease):
+                continue
             for _, _, records in self._rows(extent, 0):
-                place = place or received_under(records, lease)
-            if place is not None:
-                break
-        if place is not None:
-            for extent in self._view.extents:
-                for _, _, records in self._rows(extent, 0):
-                    message_id = id_at(records, *place)
-                    if message_id is not None:
-                        return message_id
+                place = received_under(records, lease)
+                if place is not None:
+                    return self._id_at(*place)
         raise NoMessageError(f"no readable row of {self._path} has a receive with this receipt handle{self._gone()}")
+
+    def _id_at(self, queue_id: int, position: int) -> int:
+        for extent in self._view.extents:
+            side = self._side(extent)
+            if side is not None and not any(
+                each.id == queue_id and 0 <= position - each.first_position < each.messages for each in side[0].sources
+            ):
+                continue
+            for _, _, records in self._rows(extent, 0):
+                message_id = id_at(records, queue_id, position)
+                if message_id is not None:
+                    return message_id
+        raise NoMessageError(f"{self._path} has the receive with this handle, but not the message{self._gone()}")
 
     def _handle_key(self) -> tuple[int, int, int, int]:
         if self._folder.is_remote:
@@ -235,8 +275,11 @@ class HistoryReader:
         if number not in self._names and not self._has_searched:
             # The row of a creation may be among the rows that do not name the message.
             self._has_searched = True
-            for source in read_catalog(self._folder, self._view).sources.values():
-                self._names.setdefault(source.id, source.name)
+            for extent in self._view.extents:
+                for lsn, _, meta in self._metas(extent, 0):
+                    if any(tag_of(memoryview(raw)) in _NAMED_RECORDS for raw in raw_items(meta)):
+                        for record in decoded(extent, lsn, meta):
+                            self._note_name(record)
         return self._names.get(number, "")
 
     def _read_checkpoints(self) -> None:
@@ -250,13 +293,13 @@ class HistoryReader:
 
     def _note_name(self, part: object) -> None:
         match part:
-            case QueueSlice():
+            case QueueSlice() | QueueCreated():
                 self._names.setdefault(part.queue_id, part.name)
-            case TopicSlice():
+            case TopicSlice() | TopicCreated():
                 self._names.setdefault(part.topic_id, part.name)
-            case SubscriptionSlice():
+            case SubscriptionSlice() | Subscribed():
                 self._names.setdefault(part.subscription_id, part.name)
-            case ScheduleSlice():
+            case ScheduleSlice() | ScheduleSet():
                 self._names.setdefault(part.schedule_id, part.name)
             case _:
                 pass

@@ -10,7 +10,6 @@ from cmq_cli.options import CurrentSession, DataPath, Moment
 from cmq_cli.otlp import export_waits
 from cmq_cli.spark import as_typed
 from cmqd_client.messages.message_ids import id_number
-from pyspark_cmqd.data_folder.histories import MAX_FOUND, HistoryReader, NoMessageError
 from pyspark_cmqd.errors import CmqdSourceError
 
 
@@ -61,6 +60,9 @@ def history(
     name, is_pair, value = header.partition("=")
     if header and not (name and is_pair and queue):
         raise CommandFailed("--header needs a name and a value, as order=4711, and --queue", ExitCode.USAGE)
+    # The side files of segments need pyroaring, which other commands start without.
+    from pyspark_cmqd.data_folder.histories import MAX_FOUND, HistoryReader, NoMessageError
+
     try:
         reader = HistoryReader(path)
         if message:

@@ -1,0 +1,51 @@
+"""Histories from the files of a folder, with and without side files: equal to the lives from all rows."""
+
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from cmqd_reading.births import births_in
+from cmqd_reading.life import Life
+from cmqd_types.histories import LifeEvent
+from pyspark_cmqd.data_folder.histories import HistoryReader
+from support.core.busy_rig import busy_rig
+from support.spark.log_folder import rows_of, write_folder
+from support.storage.log_rig import NOW_MS
+
+SEGMENTS = 6
+
+pytestmark = pytest.mark.system
+"""Segments are written by a storage process."""
+
+
+def untimed(event: LifeEvent) -> LifeEvent:
+    """Rows on disk have a time of their own; only events with the time of their row differ."""
+    return structs.replace(event, time_ms=0)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_histories_of_a_folder_are_the_lives_from_all_rows(tmp_path: Path, seed: int) -> None:
+    rig, _ = busy_rig(seed, 150)
+    rows = rows_of(rig)
+    size = len(rows) // SEGMENTS + 1
+    write_folder(tmp_path / "data", [rows[first : first + size] for first in range(0, len(rows), size)])
+    parents = {birth.message_id: birth.parent_id for records in rig.log.rows for birth in births_in(records)}
+    opened = 0
+    checked = sorted(parents)[::4]
+    for message_id in checked:
+        path = [message_id]
+        while parent := parents[path[0]]:
+            path.insert(0, parent)
+        life = Life(path)
+        for lsn, records in enumerate(rig.log.rows, 1):
+            life.feed(lsn, NOW_MS, records)
+        expected = life.result(len(rows), NOW_MS)
+        reader = HistoryReader(str(tmp_path / "data"))
+
+        found = reader.history(message_id)
+
+        assert list(map(untimed, found.events)) == list(map(untimed, expected.events))
+        assert [place.state for place in found.places] == [place.state for place in expected.places]
+        opened += reader.opened
+    assert opened < len(checked) * SEGMENTS
