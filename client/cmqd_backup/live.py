@@ -8,10 +8,12 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Set
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
+
+from msgspec import structs
 
 from cmqd_backup.holds import Held, manifest_of
 from cmqd_backup.refusals import Refused
@@ -20,7 +22,7 @@ from cmqd_client.address import Address
 from cmqd_client.contexts import ContextError, find_address, load_contexts
 from cmqd_client.errors import CmqError, InvalidArgument
 from cmqd_client.pins import LogPin
-from cmqd_segment.manifest import SegmentState
+from cmqd_segment.manifest import Manifest, SegmentState
 
 CONTEXT_FILE: Final = "admin.context.toml"
 _LAST_NUMBER: Final = (1 << 63) - 1
@@ -68,18 +70,33 @@ async def pinned_folder(client: Client, folder: Path) -> AsyncGenerator[tuple[He
         manifest = await asyncio.to_thread(manifest_of, folder)
         if pin.log_id != manifest.log_id:
             raise Refused(f"the broker that was asked has log {pin.log_id}, and {folder} has log {manifest.log_id}")
-        # The newest segment may have rows behind the row of the pin: these are durable and whole too.
-        lasts = [
-            entry.last_lsn
-            for entry in manifest.segments
-            if entry.number in numbers and entry.state is SegmentState.SEALED
-        ]
-        yield Held(folder, manifest, max([pin.lsn, *lasts])), pin
+        yield held_by(pin, numbers, folder, manifest), pin
     finally:
         extending.cancel()
         await asyncio.gather(extending, return_exceptions=True)
         with contextlib.suppress(CmqError):
             await client.pins.release(pin.pin_id)
+
+
+def held_by(pin: LogPin, numbers: Set[int], folder: Path, manifest: Manifest) -> Held:
+    """Return the files that a pin holds: its segments and its checkpoint alone.
+
+    The other checkpoints of the manifest are replaced while the copy is made. Another sealed segment with such rows is
+    about to be dropped: the drop was decided before the pin.
+    """
+    segments = [entry for entry in manifest.segments if entry.number in numbers]
+    # The newest segment may have rows behind the row of the pin: these are durable and whole too.
+    last_lsn = max([pin.lsn, *(entry.last_lsn for entry in segments)])
+    manifest = structs.replace(
+        manifest,
+        segments=[
+            entry if entry.number in numbers else structs.replace(entry, state=SegmentState.DROPPING)
+            for entry in manifest.segments
+            if entry.state in (SegmentState.SEALED, SegmentState.DROPPING) and entry.last_lsn <= last_lsn
+        ],
+        checkpoints=[entry for entry in manifest.checkpoints if entry.number == pin.checkpoint],
+    )
+    return Held(folder, manifest, last_lsn)
 
 
 async def _extend(client: Client, pin: LogPin) -> None:
