@@ -1,11 +1,11 @@
 """Backups of a data folder: ``cmqd backup``, ``cmqd backup list`` and ``cmqd restore``.
 
     BACKUP/
-      runs/00000007.json                 a run: what the folder held at its last row; written last (``runs``)
-      segments/00000017.<sha256>.db      sealed segments, each once for all runs
+      runs/00000007.<time>.json                 a run: what the folder held at its last row; written last (``runs``)
+      segments/00000017.<sha256>.db             sealed segments, each once for all runs
       checkpoints/00000004.<sha256>.ckpt
-      accounts/<sha256>.json             accounts and secrets, unless ``--without-secrets``
-      lock                               held by the run under way, in a folder
+      accounts/00000001.<sha256>.json           accounts and secrets, unless ``--without-secrets``
+      lock                                      held by the run under way, in a folder
 
 A program beside the server: ``cmqd`` starts it. The program reads the files of the data folder where they are, and asks
 the broker for no data. A segment is immutable and named by its checksum, so a repeated run copies new segments alone,

@@ -2,24 +2,25 @@
 
     hold the folder ─► compare with the run before ─► segments, checkpoints ─► accounts ─► check ─► the run
 
-The accounts come after the rows: a key that a restored row needs is there. A file of an earlier run with the same name
-and size is taken as it is; a file that no run names was left by a run that was killed, and is read before it counts.
+The accounts come after the rows: a key that a restored row needs is there. A file of the run before with the same name
+and size is taken as it is; any other file was left by a run that was killed, and is read before it counts.
 """
 
 import hashlib
 import stat
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
+from cmqd_backup.accounts_content import keys_in
 from cmqd_backup.copying import Pace, check, copy_in
 from cmqd_backup.holds import Held
 from cmqd_backup.refusals import Refused
 from cmqd_backup.row_times import RowTime, checkpoint_time, row_times
-from cmqd_backup.runs import Run, StoredFile, read_runs, stored_accounts, stored_checkpoint, stored_segment, write_run
+from cmqd_backup.runs import Run, Runs, StoredFile, stored_accounts, stored_checkpoint, stored_segment, write_run
 from cmqd_backup.stores import Store
 from cmqd_backup.timeline import missing_ranges
 from cmqd_segment.manifest import MANIFEST_NAME, CheckpointEntry, Manifest, SegmentState, start_of
@@ -59,23 +60,25 @@ def back_up(
         OSError: a file cannot be read or written.
     """
     began_ms = wall_ms()
-    runs, faults = read_runs(store)
-    for fault in faults:
+    runs = Runs(store)
+    newest = runs.newest()
+    for fault in runs.faults:
         out(fault)
     manifest = _manifest_upto(held)
-    _require_continuation(manifest, held, store, runs)
-    known = {file.name: file for run in runs for file in run.files}
-    copied = _Copies(held.folder, store, known, pace)
+    if newest is not None:
+        _require_continuation(manifest, held, store, newest)
+    number = runs.names[-1].number + 1 if runs.names else 1
+    copied = _Copies(held.folder, store, newest, pace)
     for entry in manifest.segments:
         copied.take(entry.file, stored_segment(entry))
     checkpoints = [_with_checksum(held.folder, entry) for entry in manifest.checkpoints]
     manifest = structs.replace(manifest, checkpoints=checkpoints)
     for entry in checkpoints:
         copied.take(entry.file, stored_checkpoint(entry))
-    accounts = copied.take_accounts() if with_secrets else None
+    accounts = copied.take_accounts(number) if with_secrets else None
     last = _clock_at_end(held, manifest)
     run = Run(
-        number=max((run.number for run in runs), default=0) + 1,
+        number=number,
         began_ms=began_ms,
         ended_ms=wall_ms(),
         last_lsn=held.last_lsn,
@@ -126,11 +129,8 @@ def _manifest_upto(held: Held) -> Manifest:
     )
 
 
-def _require_continuation(manifest: Manifest, held: Held, store: Store, runs: Sequence[Run]) -> None:
+def _require_continuation(manifest: Manifest, held: Held, store: Store, newest: Run) -> None:
     """Refuse a folder whose log does not go on from the newest run. Raises Refused."""
-    if not runs:
-        return
-    newest = runs[-1]
     before = newest.manifest
     if before.log_id != manifest.log_id:
         raise Refused(
@@ -148,10 +148,11 @@ def _require_continuation(manifest: Manifest, held: Held, store: Store, runs: Se
 class _Copies:
     """The copies of a run."""
 
-    def __init__(self, folder: Path, store: Store, known: dict[str, StoredFile], pace: Pace) -> None:
+    def __init__(self, folder: Path, store: Store, newest: Run | None, pace: Pace) -> None:
         self._folder = folder
         self._store = store
-        self._known = known
+        self._accounts = None if newest is None else newest.accounts
+        self._known = {} if newest is None else {file.name: file for file in newest.files}
         self._pace = pace
         self._sizes: dict[str, dict[str, int]] = {}
         self.files = 0
@@ -165,13 +166,17 @@ class _Copies:
         self.files += 1
         self.bytes += file.bytes
 
-    def take_accounts(self) -> StoredFile:
+    def take_accounts(self, number: int) -> StoredFile:
         """Have the accounts of this moment in the backup. Raises Refused, OSError."""
         try:
             content = (self._folder / ACCOUNTS_FILE).read_bytes()
         except FileNotFoundError:
             raise Refused(f"{self._folder} has no {ACCOUNTS_FILE}; --without-secrets leaves the file out") from None
-        file = stored_accounts(content)
+        # A file that a restore would refuse is refused now.
+        keys_in(content)
+        file = stored_accounts(content, number)
+        if self._accounts is not None and self._accounts.sha256 == file.sha256:
+            file = self._accounts
         if not self._is_there(file):
             with self._store.writing(file.name) as writing:
                 writing.write(content)

@@ -1,30 +1,41 @@
-"""``--keep``: runs that no restore within a time needs are removed, and then the files that only they named."""
+"""``--keep``: runs that no restore within a time needs are removed, and then the files that only they named.
 
+A segment or a checkpoint that a run lacks, though it has one with a higher number, is in no later run either: both are
+made in the order of their numbers, and a file that is gone never comes back. So the oldest run that is kept tells which
+files can go, and no other run is read.
+"""
+
+import contextlib
 from collections.abc import Sequence
 
-from cmqd_backup.runs import ACCOUNTS, CHECKPOINTS, SEGMENTS, Run, run_name
+from cmqd_backup.runs import ACCOUNTS, CHECKPOINTS, SEGMENTS, RunName, Runs, number_of
 from cmqd_backup.stores import Store
 
 
-def kept_runs(runs: Sequence[Run], since_ms: int) -> list[Run]:
-    """Return the runs for restores to a time at or after ``since_ms``: the newest run before it, and all later runs."""
-    before = [run for run in runs if run.wall_ms <= since_ms]
-    return [run for run in runs if not before or run.number >= before[-1].number]
+def first_kept(names: Sequence[RunName], since_ms: int) -> int:
+    """Return the place of the first run for restores to times at or after ``since_ms``: the newest run before it."""
+    return max((index for index, name in enumerate(names) if name.wall_ms <= since_ms), default=0)
 
 
-def remove_old(store: Store, runs: Sequence[Run], since_ms: int) -> int:
-    """Remove old runs and their files; return the number of removed runs. Raises OSError.
+def remove_old(store: Store, since_ms: int) -> int:
+    """Remove old runs and their files; return the number of removed runs. Raises Refused, OSError.
 
-    The documents go first, the oldest first: a run whose files are gone would look as if it could be restored.
+    The documents go first, the oldest first: a run whose files are gone would look as if it could be restored. Files
+    that a removal left, because it was killed, go with the next.
     """
-    kept = kept_runs(runs, since_ms)
-    old = [run for run in runs if run.number < kept[0].number] if kept else []
-    for run in old:
-        store.remove(run_name(run.number))
-    if old:
-        named = {file.name for run in kept for file in run.files}
-        for folder in (SEGMENTS, CHECKPOINTS, ACCOUNTS):
-            for name in store.sizes(folder):
-                if name not in named:
+    runs = Runs(store)
+    first = first_kept(runs.names, since_ms)
+    # A damaged run is not the one that tells: the removal then waits for the next.
+    kept = runs.read(first) if first else None
+    if kept is None:
+        return 0
+    for name in runs.names[:first]:
+        store.remove(name.path)
+    named = {file.name for file in kept.files}
+    for folder in (SEGMENTS, CHECKPOINTS, ACCOUNTS):
+        numbers = [number_of(name) for name in named if name.startswith(f"{folder}/")]
+        for name in store.sizes(folder):
+            with contextlib.suppress(ValueError):
+                if name not in named and number_of(name) <= max(numbers, default=0):
                     store.remove(name)
-    return len(old)
+    return first

@@ -6,7 +6,7 @@ from typing import Any
 
 from cmqd_backup.moments import shown_time
 from cmqd_backup.refusals import Refused
-from cmqd_backup.runs import Run, read_runs
+from cmqd_backup.runs import Run, Runs
 from cmqd_backup.stores import Store
 from cmqd_backup.timeline import Stretch, gaps, stretches
 
@@ -20,10 +20,11 @@ def list_backup(store: Store, *, as_json: bool, out: Callable[[str], object]) ->
         Refused: there is no run.
         OSError: the backup cannot be read.
     """
-    runs, faults = read_runs(store)
+    listed = Runs(store)
+    runs = listed.all()
     if not runs:
-        raise Refused(f"{store.place} has no backup" + "".join(f"; {fault}" for fault in faults))
-    faults += _file_faults(store, runs)
+        raise Refused(f"{store.place} has no backup" + "".join(f"; {fault}" for fault in listed.faults))
+    faults = [*listed.faults, *_file_faults(store, runs)]
     parts = stretches(runs)
     if as_json:
         out(json.dumps(_document(runs, parts, faults), indent=1))

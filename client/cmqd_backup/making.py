@@ -21,7 +21,6 @@ from cmqd_backup.listing import shown_size
 from cmqd_backup.live import connected, pinned_folder, standing_name
 from cmqd_backup.moments import shown_time, wall_ms
 from cmqd_backup.refusals import Refused
-from cmqd_backup.runs import read_runs
 from cmqd_backup.stores import Store
 from cmqd_segment.folder_lock import try_lock
 
@@ -67,8 +66,7 @@ async def make_run(wanted: Wanted, out: Out) -> None:
             f" {copied.new_files} new files, {shown_size(copied.new_bytes)}, in {time.monotonic() - began_s:.1f} s"
         )
         if wanted.keep_ms is not None:
-            runs, _ = read_runs(wanted.store)
-            removed = remove_old(wanted.store, runs, wall_ms() - wanted.keep_ms)
+            removed = remove_old(wanted.store, wall_ms() - wanted.keep_ms)
             if removed:
                 out(f"removed {removed} older runs")
 

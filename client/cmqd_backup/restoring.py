@@ -29,7 +29,7 @@ from cmqd_backup.cutting import cut_segment
 from cmqd_backup.moments import shown_span, shown_time
 from cmqd_backup.refusals import Refused
 from cmqd_backup.row_times import RowTime, row_times
-from cmqd_backup.runs import Run, StoredFile, read_runs, stored_checkpoint, stored_segment
+from cmqd_backup.runs import Run, Runs, StoredFile, stored_checkpoint, stored_segment
 from cmqd_backup.stores import Store
 from cmqd_backup.timeline import Stretch, gaps, missing_ranges, stretches
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
@@ -75,10 +75,11 @@ def restore(asked: Restoring) -> None:
     with contextlib.ExitStack() as stack:
         # Before the first change: the target may be the backup itself, or hold another log.
         _require_empty(asked.folder)
-        runs, faults = read_runs(asked.store)
-        for fault in faults:
+        runs = Runs(asked.store)
+        newest = runs.newest()
+        for fault in runs.faults:
             asked.out(fault)
-        if not runs:
+        if newest is None:
             raise Refused(f"{asked.store.place} has no backup")
         asked.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         if not stack.enter_context(try_lock(asked.folder)):
@@ -86,7 +87,7 @@ def restore(asked: Restoring) -> None:
         _clear_unfinished(asked.folder)
         (asked.folder / UNFINISHED).touch(mode=0o600)
         sync_folder(asked.folder)
-        _Restore(asked, runs).run()
+        _Restore(asked, runs, newest).run()
         (asked.folder / UNFINISHED).unlink()
         sync_folder(asked.folder)
 
@@ -114,11 +115,12 @@ def _clear_unfinished(folder: Path) -> None:
 class _Restore:
     """A restore into an empty folder that is locked."""
 
-    def __init__(self, asked: Restoring, runs: Sequence[Run]) -> None:
+    def __init__(self, asked: Restoring, runs: Runs, newest: Run) -> None:
         self._asked = asked
         self._runs = runs
+        self._newest = newest
         self._folder = asked.folder
-        self._mode = runs[-1].file_mode & 0o640 | 0o600
+        self._mode = newest.file_mode & 0o640 | 0o600
         for name in (SEGMENTS, CHECKPOINTS):
             (asked.folder / name).mkdir(mode=0o750)
 
@@ -139,7 +141,7 @@ class _Restore:
         self._remove_others(entries)
         keys = self._write_accounts(run)
         manifest = self._manifest(stretch, last, entries, checkpoint)
-        self._check(manifest)
+        self._check(manifest, stretch)
         for name in (SEGMENTS, CHECKPOINTS):
             sync_folder(self._folder / name)
         sync_folder(self._folder)
@@ -151,22 +153,15 @@ class _Restore:
 
     def _choose(self) -> tuple[Stretch, RowTime]:
         """Return the last row of the restore, and its stretch. Raises Refused."""
-        parts = stretches(self._runs)
-        to_ms, newest = self._asked.to_ms, self._runs[-1]
+        to_ms, newest = self._asked.to_ms, self._newest
         if to_ms is None:
-            return parts[-1], RowTime(newest.last_lsn, newest.last_ms, newest.offset_ms)
+            return stretches([newest])[0], RowTime(newest.last_lsn, newest.last_ms, newest.offset_ms)
         if to_ms > newest.until_ms:
             raise Refused(
                 f"{shown_time(to_ms)} is after the newest run of the backup, which has the log up to"
                 f" {shown_time(newest.until_ms)}. Without --to-time the restore goes up to its last row"
             )
-        before = [part for part in parts if part.run.wall_ms <= to_ms]
-        if not before:
-            raise Refused(
-                f"{shown_time(to_ms)} is before the first time that the backup can restore, which is"
-                f" {shown_time(self._runs[0].wall_ms)}"
-            )
-        stretch = before[-1]
+        stretch = self._stretch_of(to_ms)
         run = stretch.run
         last = end = RowTime(run.last_lsn, run.last_ms, run.offset_ms)
         paths = [
@@ -177,12 +172,26 @@ class _Restore:
                 last = end
         until_ms = run.until_ms if end.lsn == run.last_lsn else end.wall_ms
         if stretch.following is not None and not stretch.is_followed and last is end and to_ms > until_ms:
-            (gap,) = [gap for gap in gaps(parts) if gap.first_lsn == stretch.last_lsn + 1]
+            (gap,) = gaps([stretch])
             raise Refused(
                 f"{shown_time(to_ms)} is in a gap of the backup: rows {gap.first_lsn} to {gap.last_lsn} are not all"
                 f" there. The nearest times are {shown_time(until_ms)} and {shown_time(gap.until_ms)}"
             )
         return stretch, last
+
+    def _stretch_of(self, to_ms: int) -> Stretch:
+        """Return the stretch of a time: the newest run before it, and the run behind. Raises Refused."""
+        runs, names = self._runs, self._runs.names
+        before = [index for index, name in enumerate(names) if name.wall_ms <= to_ms]
+        run = runs.first_of(reversed(before))
+        if run is None:
+            raise Refused(
+                f"{shown_time(to_ms)} is before the first time that the backup can restore, which is"
+                f" {shown_time(names[0].wall_ms)}"
+            )
+        behind = [index for index, name in enumerate(names) if name.number > run.number]
+        following = runs.first_of(behind)
+        return stretches([run] if following is None else [run, following])[0]
 
     def _newest_checkpoint(self, stretch: Stretch, last_lsn: int) -> CheckpointEntry | None:
         """Fetch the newest checkpoint that has no fact of a row behind the last row; None if there is none."""
@@ -271,7 +280,7 @@ class _Restore:
             format=MANIFEST_FORMAT,
             clean=True,
             # Numbers are not used twice, not even by the log that goes on elsewhere.
-            next_number=max(run.manifest.next_number for run in self._runs),
+            next_number=self._newest.manifest.next_number,
             segments=[structs.replace(entry, state=SegmentState.SEALED) for entry in entries],
             checkpoints=[] if checkpoint is None else [checkpoint],
             dropped=dropped,
@@ -282,7 +291,7 @@ class _Restore:
             restored=Restored(last.lsn, last.time_ms, max(0, self._asked.now_ms - last.wall_ms)),
         )
 
-    def _check(self, manifest: Manifest) -> None:
+    def _check(self, manifest: Manifest, stretch: Stretch) -> None:
         """Read the files of the folder back, and check that they are a whole log. Raises Refused, OSError."""
         newest = 0
         for entry in manifest.checkpoints:
@@ -293,7 +302,8 @@ class _Restore:
             if (header.lsn, end.lsn) != (entry.lsn, entry.end_lsn):
                 raise Refused(f"checkpoint {entry.file} of the backup does not match its entry")
             newest = entry.lsn
-        known = merge_ranges([gone for run in self._runs for gone in run.manifest.dropped])
+        runs = [stretch.run] if stretch.following is None else [stretch.run, stretch.following]
+        known = merge_ranges([gone for run in runs for gone in run.manifest.dropped])
         for first, last in manifest.dropped:
             if not any(begin <= first and last <= end for begin, end in known):
                 raise Refused(f"rows {first} to {last} are not in the backup")
@@ -313,8 +323,8 @@ class _Restore:
         behind = shown_span(manifest.restored.aged_ms) if manifest.restored is not None else ""
         out(f"last row: {last.lsn}, at {shown_time(last.wall_ms)}, {behind} before this restore")
         out(f"broker time at that row: {shown_time(last.time_ms)}; it goes on from there at the first start")
-        if self._runs[-1].last_lsn > last.lsn:
-            out(f"cut off: rows {last.lsn + 1} to {self._runs[-1].last_lsn} of the backup")
+        if self._newest.last_lsn > last.lsn:
+            out(f"cut off: rows {last.lsn + 1} to {self._newest.last_lsn} of the backup")
         out(f"log id: {manifest.log_id}; before: {manifest.former_log_ids[-1]}")
         if asked.accounts is not None:
             out("accounts: of the given file; receipt handles of other accounts files are refused")

@@ -4,8 +4,10 @@ A run is written after all its files, under a checksum, so a run is whole or not
 folder as a restored folder begins with it: sealed segments and checkpoints alone, up to the last row of the run.
 """
 
+import contextlib
 import hashlib
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -92,42 +94,83 @@ def stored_checkpoint(entry: CheckpointEntry) -> StoredFile:
     return StoredFile(name, entry.bytes, entry.sha256)
 
 
-def stored_accounts(content: bytes) -> StoredFile:
-    """Return the file of the accounts."""
+def stored_accounts(content: bytes, number: int) -> StoredFile:
+    """Return the file of the accounts, of the first run that has this content."""
     sha256 = hashlib.sha256(content).hexdigest()
-    return StoredFile(f"{ACCOUNTS}/{sha256[:_DIGITS]}.json", len(content), sha256)
+    return StoredFile(f"{ACCOUNTS}/{number:08d}.{sha256[:_DIGITS]}.json", len(content), sha256)
 
 
-def run_name(number: int) -> str:
-    """Return the name of a run."""
-    return f"{RUNS}/{number:08d}.json"
+def number_of(name: str) -> int:
+    """Return the number in the name of a file. Raises ValueError."""
+    return int(name.rpartition("/")[2].partition(".")[0])
+
+
+class RunName(NamedTuple):
+    """The name of a run: enough to find the run of a time among thousands without reading them."""
+
+    number: int
+    wall_ms: int
+    """``Run.wall_ms``."""
+
+    @property
+    def path(self) -> str:
+        """Path below the backup."""
+        return f"{RUNS}/{self.number:08d}.{self.wall_ms}.json"
 
 
 def write_run(store: Store, run: Run) -> None:
     """Write a run, after all its files. Raises OSError."""
     content = msgspec.json.encode(run)
     envelope = _Envelope(hashlib.sha256(content).hexdigest(), msgspec.Raw(content))
-    with store.writing(run_name(run.number)) as file:
+    with store.writing(RunName(run.number, run.wall_ms).path) as file:
         file.write(msgspec.json.encode(envelope) + b"\n")
 
 
-def read_runs(store: Store) -> tuple[list[Run], list[str]]:
-    """Return the runs, ascending, and a sentence for each that cannot be read.
+class Runs:
+    """The runs of a backup, each read when it is needed."""
 
-    Raises:
-        Refused: a newer version wrote a run.
-        OSError: the backup cannot be read.
-    """
-    runs: list[Run] = []
-    faults: list[str] = []
-    for name in sorted(store.sizes(RUNS)):
-        if not name.endswith(".json"):
-            continue
+    def __init__(self, store: Store) -> None:
+        """List the runs. Raises OSError."""
+        self._store = store
+        self.names: list[RunName] = []
+        """Ascending by number."""
+        self.faults: list[str] = []
+        """A sentence for each run that was to be read and is damaged."""
+        for name in store.sizes(RUNS):
+            with contextlib.suppress(ValueError):
+                number, wall_ms, kind = name.partition("/")[2].split(".")
+                if kind == "json":
+                    self.names.append(RunName(int(number), int(wall_ms)))
+        self.names.sort()
+
+    def read(self, index: int) -> Run | None:
+        """Return a run by its place among the names; None if it is damaged.
+
+        Raises:
+            Refused: a newer version wrote the run.
+            OSError: the backup cannot be read.
+        """
+        name = self.names[index].path
         try:
-            runs.append(_decode(name, store.read(name)))
+            return _decode(name, self._store.read(name))
+        except FileNotFoundError:
+            # A backup removes old runs.
+            self.faults.append(f"{name} is missing")
         except msgspec.MsgspecError as error:
-            faults.append(f"{name} is damaged, and is left out: {error}")
-    return sorted(runs, key=lambda run: run.number), faults
+            self.faults.append(f"{name} is damaged, and is left out: {error}")
+        return None
+
+    def first_of(self, indexes: Iterable[int]) -> Run | None:
+        """Return the first run that can be read, None if there is none. Raises as ``read``."""
+        return next((run for run in map(self.read, indexes) if run is not None), None)
+
+    def newest(self) -> Run | None:
+        """Return the newest run. Raises as ``read``."""
+        return self.first_of(reversed(range(len(self.names))))
+
+    def all(self) -> list[Run]:
+        """Return all runs, ascending. Raises as ``read``."""
+        return [run for run in map(self.read, range(len(self.names))) if run is not None]
 
 
 def _decode(name: str, content: bytes) -> Run:

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from cmqd_backup import copying, restoring
 from cmqd_backup.moments import shown_time
-from cmqd_backup.runs import read_runs, write_run
+from cmqd_backup.runs import Runs, write_run
 from cmqd_backup.stores import FolderStore
 from cmqd_segment.manifest import CACHE_FORMAT, MANIFEST_FORMAT, CacheOf, Restored, read_manifest, write_manifest
 from support.backup.growing_log import QUEUE_ID, SECOND_MS, GrowingLog, command, read_log
@@ -175,7 +175,7 @@ async def test_a_backup_of_a_newer_version_is_refused(log: GrowingLog, backup: P
     await log.grow(2)
     command("backup", log.folder, "--to", backup)
     store = FolderStore(backup)
-    ((run,), _) = read_runs(store)
+    (run,) = Runs(store).all()
     manifest = structs.replace(run.manifest, format=MANIFEST_FORMAT + 10)
     write_run(store, structs.replace(run, format=2) if newer == "run" else structs.replace(run, manifest=manifest))
 
@@ -223,7 +223,7 @@ async def test_times_outside_of_the_backup_are_refused_with_the_nearest(log: Gro
     await log.grow(4)
     command("backup", log.folder, "--to", backup)
 
-    (run,) = read_runs(FolderStore(backup))[0]
+    (run,) = Runs(FolderStore(backup)).all()
     early = command("restore", backup, target, "--to-time", at(wall(4) - 1))
     late = command("restore", backup, target, "--to-time", at(run.began_ms + 1))
     idle = command("restore", backup, target, "--to-time", at(run.began_ms))
@@ -293,12 +293,12 @@ async def test_a_run_that_was_cut_is_left_out(log: GrowingLog, backup: Path, tar
     command("backup", log.folder, "--to", backup)
     await log.grow(2)
     command("backup", log.folder, "--to", backup)
-    newest = backup / "runs/00000002.json"
+    newest = sorted((backup / "runs").iterdir())[1]
     newest.write_bytes(newest.read_bytes()[:-20])
 
     ended = command("restore", backup, target)
 
-    assert "runs/00000002.json is damaged, and is left out" in ended.lines
+    assert f"runs/{newest.name} is damaged, and is left out" in ended.lines
     assert await bodies_of(target) == expected(2)
     assert command("backup", "list", backup).code == 8
 
@@ -322,7 +322,7 @@ async def test_another_log_and_an_older_copy_are_refused(log: GrowingLog, backup
     assert "name another place" in foreign.error
     assert "does not go on from the newest backup" in older.error
     assert "does not go on from the newest backup" in diverged.error
-    assert len(read_runs(FolderStore(backup))[0]) == 1
+    assert len(Runs(FolderStore(backup)).names) == 1
 
 
 async def test_a_damaged_segment_is_not_copied(log: GrowingLog, backup: Path):
@@ -388,7 +388,7 @@ def test_a_place_without_a_backup_is_refused(tmp_path: Path):
 async def test_a_file_of_a_run_that_was_killed_is_read_before_it_counts(log: GrowingLog, backup: Path, target: Path):
     await log.grow(4)
     command("backup", log.folder, "--to", backup)
-    (backup / "runs/00000001.json").unlink()
+    shutil.rmtree(backup / "runs")
     kept, torn = sorted((backup / "segments").iterdir())
     torn.write_bytes(torn.read_bytes()[:-1] + b"?")
     (backup / "segments/.x.part").touch()
@@ -452,13 +452,13 @@ async def test_a_backup_that_ends_in_the_middle_is_not_there(
                 ended = command("backup", log.folder, "--to", backup)
         except Killed:
             ended = None
-        runs, faults = read_runs(FolderStore(backup))
-        assert faults == []
+        runs = Runs(FolderStore(backup))
+        assert (len(runs.all()), runs.faults) == (len(runs.names), [])
         if ended is not None and ended.code == 0:
             break
         assert ended is None or "No space left" in ended.error
         # The last fsync is of the folder with the run: the run is there then, and whole.
-        assert len(runs) in (1, 2)
+        assert len(runs.names) in (1, 2)
         assert command("backup", log.folder, "--to", backup).code == 0
         assert command("backup", "list", backup).code == 0
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_backup.keeping import kept_runs, remove_old
-from cmqd_backup.runs import read_runs
+from cmqd_backup.keeping import first_kept, remove_old
+from cmqd_backup.runs import Runs
 from cmqd_backup.stores import FolderStore
 from support.backup.growing_log import SECOND_MS, GrowingLog, command
 from support.storage.log_rig import NOW_MS
@@ -26,23 +26,23 @@ async def backup(tmp_path: Path) -> Path:
     ("second", "kept"), [(0, [1, 2, 3, 4]), (2, [1, 2, 3, 4]), (3, [1, 2, 3, 4]), (4, [2, 3, 4]), (7, [3, 4]), (9, [4])]
 )
 def test_the_newest_run_before_the_time_and_all_later_runs_are_kept(backup: Path, second: int, kept: list[int]):
-    runs, _ = read_runs(FolderStore(backup))
+    names = Runs(FolderStore(backup)).names
 
-    assert [run.number for run in kept_runs(runs, NOW_MS + second * SECOND_MS)] == kept
+    assert [name.number for name in names[first_kept(names, NOW_MS + second * SECOND_MS) :]] == kept
 
 
 def test_files_of_removed_runs_go_and_those_of_kept_runs_stay(backup: Path, tmp_path: Path):
     store = FolderStore(backup)
-    runs, _ = read_runs(store)
+    runs = Runs(store).all()
 
-    assert remove_old(store, runs, NOW_MS + 4 * SECOND_MS) == 1
+    assert remove_old(store, NOW_MS + 4 * SECOND_MS) == 1
 
-    assert [run.number for run in read_runs(store)[0]] == [2, 3, 4]
+    assert [name.number for name in Runs(store).names] == [2, 3, 4]
     # Its segment is part of all later runs; its checkpoints are of no other run.
     assert len(list((backup / "segments").iterdir())) == 4
     named = {file.name for run in runs[1:] for file in run.files}
     there = {str(path.relative_to(backup)) for path in backup.rglob("*") if path.suffix in (".db", ".ckpt", ".json")}
-    assert there == named | {f"runs/{number:08d}.json" for number in (2, 3, 4)}
+    assert there == named | {name.path for name in Runs(store).names}
     assert command("backup", "list", backup).code == 0
     assert command("restore", backup, tmp_path / "restored").code == 0
 
@@ -55,7 +55,7 @@ async def test_old_runs_go_with_the_run_that_keeps(backup: Path, tmp_path: Path)
     ended = command("backup", log.folder, "--to", backup, "--keep", "1d")
 
     assert "removed 4 older runs" in ended.lines
-    assert [run.number for run in read_runs(FolderStore(backup))[0]] == [5]
+    assert [name.number for name in Runs(FolderStore(backup)).names] == [5]
 
 
 def test_a_removal_that_ends_in_the_middle_leaves_no_run_without_files(backup: Path, tmp_path: Path):
@@ -78,9 +78,8 @@ def test_a_removal_that_ends_in_the_middle_leaves_no_run_without_files(backup: P
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
         shutil.copytree(backup, tmp_path / "copy")
         store = Dying(tmp_path / "copy", steps)
-        runs, _ = read_runs(store)
         try:
-            remove_old(store, runs, NOW_MS + 7 * SECOND_MS)
+            remove_old(store, NOW_MS + 7 * SECOND_MS)
         except Killed:
             assert command("backup", "list", tmp_path / "copy").code == 0
             steps += 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cmqd_backup.runs import read_runs
+from cmqd_backup.runs import Runs
 from cmqd_backup.stores import open_store
 from cmqd_segment.manifest import read_manifest
 from support.backup.growing_log import GrowingLog, command
@@ -67,8 +67,7 @@ async def test_old_runs_are_removed_from_a_url(tmp_path: Path, bucket: Any):
 
     command("backup", log.folder, "--to", PLACE, "--keep", "1d")
 
-    runs, faults = read_runs(open_store(PLACE))
-    assert ([run.number for run in runs], faults) == ([4], [])
+    assert [name.number for name in Runs(open_store(PLACE)).names] == [4]
     assert len([name for name in bucket.store if "/checkpoints/" in name]) == 2
 
 
