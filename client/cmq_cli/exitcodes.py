@@ -37,7 +37,7 @@ _BY_ERROR: Mapping[ExitCode, tuple[type[CmqError], ...]] = {
     ExitCode.NOT_FOUND: (
         *(errors.QueueNotFound, errors.QueueDeleted, errors.TopicNotFound, errors.SubscriptionNotFound),
         *(errors.ScheduleNotFound, errors.AccountNotFound, errors.KeyNotFound),
-        *(errors.MessageNotWaiting, errors.MessageNotPublished),
+        *(errors.MessageNotWaiting, errors.MessageNotPublished, errors.MessageNotFound),
     ),
     ExitCode.REFUSED: (errors.PermissionDenied, errors.ConnectionRefused),
     ExitCode.UNREACHABLE: (

@@ -45,6 +45,8 @@ from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.links.channel import NOT_OPEN, Channel
 from cmqd_client.links.hosts_in_turn import Follow, HostsInTurn, Opener
 from cmqd_client.links.retry import RetryPolicy
+from cmqd_client.messages.histories import MessageHistory, message_history
+from cmqd_client.messages.message_ids import id_number
 from cmqd_client.messages.request_reply import REPLY_TIMEOUT, Reply, Requester
 from cmqd_client.messages.tracing import Tracing, tracing_if_set_up
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyFormat, PoisonPolicy
@@ -733,6 +735,26 @@ class Client:
             UnknownOperation: the server is older than this operation.
         """
         return await ask_top(self._require(), limit)
+
+    async def message_history(self, message_id: str = "", *, receipt_handle: int | None = None) -> MessageHistory:
+        """Read the life of a message from the server's log: sent, received, deleted, dead-lettered and so on.
+
+        A key sees the queues and topics of its account; names outside its patterns are hidden. Rows that were reclaimed
+        are named where they are missing; the setting ``keep_history_ms`` of the server keeps them.
+
+        Args:
+            message_id: any id that the message had, ``Msg-...``.
+            receipt_handle: in place of an id: a handle under which the message was received, valid or not.
+
+        Raises:
+            MessageNotFound: no readable row of the log tells of the message, or it is of another account.
+            InvalidArgument: the id is of another shard; or both an id and a handle were given, or neither.
+            UnknownOperation: the server is older.
+            ValueError: the string is not a message id.
+        """
+        number = id_number(message_id) if message_id else None
+        reply = await self._channel.ask(operations.GET_MESSAGE_HISTORY, number, receipt_handle)
+        return message_history(reply)
 
     async def segments(self, *, after: int = 0, limit: int = 100) -> SegmentPage:
         """Return segments of the server's log by number: rows, times, size, and what keeps each on disk. Safe to

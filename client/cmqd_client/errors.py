@@ -26,7 +26,7 @@
         ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack      of a half message
         ├── TopicNotFound, TopicExists, TopicInUse, TooManyTopics
         ├── SubscriptionNotFound, SubscriptionExists, TooManySubscriptions, PushUnavailable
-        ├── MessageNotWaiting, MessageNotPublished
+        ├── MessageNotWaiting, MessageNotPublished, MessageNotFound
         ├── ScheduleNotFound, ScheduleExists, TooManySchedules
         ├── AccountExists, AccountNotFound, AccountNotEmpty, KeyNotFound, KeyExists, LastKey
         ├── Busy, DiskNearlyFull, ShuttingDown, TooManyRequests, InternalError, MessagesDamaged
@@ -492,6 +492,10 @@ class TooManySubscriptions(ServerError, code=ErrorCode.TOO_MANY_SUBSCRIPTIONS):
 
 class MessageNotWaiting(ServerError, code=ErrorCode.MESSAGE_NOT_WAITING):
     """The message does not wait for the subscription: delivered, dropped, older than a day, or never for it."""
+
+
+class MessageNotFound(ServerError, code=ErrorCode.MESSAGE_NOT_FOUND):
+    """No readable row of the server's log tells of the message, or the message is of another account."""
 
 
 class MessageNotPublished(ServerError, code=ErrorCode.MESSAGE_NOT_PUBLISHED):

@@ -54,6 +54,7 @@ from cmqd_client.events import ClientState, ClientStatistics, OnEvent
 from cmqd_client.links.hosts_in_turn import Follow
 from cmqd_client.links.key_changes import KeyWatch, OnKeyChange
 from cmqd_client.links.locating import Location
+from cmqd_client.messages.histories import MessageHistory
 from cmqd_client.messages.message_ids import MessageId
 from cmqd_client.messages.outgoing import Outgoing
 from cmqd_client.messages.request_reply import REPLY_TIMEOUT, Reply
@@ -603,6 +604,12 @@ class Client(Synchronous[AsyncClient]):
         See :meth:`AsyncClient.top_metrics`.
         """
         return self.portal.call(lambda: self.asynchronous.top_metrics(limit))
+
+    def message_history(self, message_id: str = "", *, receipt_handle: int | None = None) -> MessageHistory:
+        """Read the life of a message from the server's log: sent, received, deleted, dead-lettered and so on. See
+        :meth:`AsyncClient.message_history`.
+        """
+        return self.portal.call(lambda: self.asynchronous.message_history(message_id, receipt_handle=receipt_handle))
 
     def segments(self, *, after: int = 0, limit: int = 100) -> SegmentPage:
         """Return segments of the server's log by number: rows, times, size, and what keeps each on disk. See

@@ -8,6 +8,7 @@
     ├── TooManyInFlight, BacklogFull          (retryable: consumers make room)
     ├── ReceiptHandleInvalid, NoDeadLetterQueue, DeadLettersNotTaken, BodyUnreadable      (of a handle of a request)
     ├── SequenceTooOld, OutOfOrder, TooManyRemembered
+    ├── MessageNotFound
     ├── TransactionNotFound, AlreadyCommitted, AlreadyRolledBack, MessageDamaged      (of a message of a batch)
     ├── TopicNotFound, TopicExists, TopicDiffers, TopicInUse, TooManyTopics
     ├── SubscriptionNotFound, SubscriptionExists, SubscriptionDiffers, TooManySubscriptions
@@ -506,6 +507,17 @@ class MessageNotWaiting(DomainError):
             topic=topic,
             subscription=name,
             value=f"Msg-{message_id:016x}",
+        )
+
+
+class MessageNotFound(DomainError):
+    """No readable row of the log tells of the message, in a queue or topic that the caller may see."""
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(
+            f"no readable row of the log tells of {asked} in a queue or topic of this account that the key may see: it"
+            " was never given to a message there, or its rows were reclaimed (the setting keep_history_ms keeps them)",
+            value=asked,
         )
 
 

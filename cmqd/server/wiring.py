@@ -39,6 +39,7 @@ from cmqd.server.handlers.accounts import AccountOperations
 from cmqd.server.handlers.audit import AuditRequests
 from cmqd.server.handlers.backlog import Undelivered, UndeliveredReplies
 from cmqd.server.handlers.filter_tests import MatchRequests
+from cmqd.server.handlers.histories import HistoryRequests
 from cmqd.server.handlers.inspection import Inspection
 from cmqd.server.handlers.messages import (
     DeadLetterReplies,
@@ -105,6 +106,7 @@ HANDLERS: Sequence[Callable[..., object]] = (
     ServerRequests,
     MetricsRequests,
     SegmentRequests,
+    HistoryRequests,
     PinRequests,
     AuditRequests,
     Inspection,

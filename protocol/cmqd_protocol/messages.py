@@ -42,7 +42,7 @@ from cmqd_protocol.fields import (
 )
 from cmqd_protocol.limits import MAX_BATCH, MAX_CLIENT_FEATURES, MAX_SECRET_ID_BYTES
 from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
-from cmqd_types import deliveries, messages, queues, schedules, topics
+from cmqd_types import deliveries, histories, messages, queues, schedules, topics
 from cmqd_types.actors import ClientName, StatedClient
 from cmqd_types.audit import AuditEntry
 from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo
@@ -246,6 +246,21 @@ class DeadLetterMessages(Request, frozen=True, tag=22):
     """A reason for all messages, or a reason per handle; it stands in the origin of the dead letter."""
     on_behalf_of: StatedClient | None = None
     """See ``SendMessages``."""
+
+
+class GetMessageHistory(Request, frozen=True, tag=23):
+    """Read the life of a message from the log. Answered ``MessageHistory``."""
+
+    message_id: Unsigned | None = None
+    """Any id that the message had, in a queue or topic of the account. None = with ``receipt_handle``."""
+    receipt_handle: Unsigned | None = None
+    """Of a receive of the message, in place of an id; valid or not."""
+
+
+class MessageHistory(histories.MessageHistory, WireMessage, frozen=True, tag=219):
+    """The life of a message, as far as readable rows of the log tell it."""
+
+    request_id: int
 
 
 class MessagesSent(Reply, frozen=True, tag=193):
@@ -1365,6 +1380,7 @@ class SettingList(Reply, frozen=True, tag=237):
 AnyReply: TypeAlias = (
     Reply
     | MessagesPeeked
+    | MessageHistory
     | QueueInfo
     | Rewound
     | RedriveStatus

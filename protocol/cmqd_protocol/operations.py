@@ -156,6 +156,7 @@ CHANGE_VISIBILITY = _of_messages(Role.CONSUME, wire.ChangeVisibility, wire.Handl
 RELEASE_MESSAGES = _of_messages(Role.CONSUME, wire.ReleaseMessages, wire.HandlesDone, "queue")
 DEAD_LETTER_MESSAGES = _of_messages(Role.CONSUME, wire.DeadLetterMessages, wire.HandlesDone, "queue", wait=Wait.BODIES)
 PEEK_MESSAGES = _lookup(wire.PeekMessages, wire.MessagesPeeked, "queue", wait=Wait.PAGES)
+GET_MESSAGE_HISTORY = _lookup(wire.GetMessageHistory, wire.MessageHistory, cost=Cost.SLICED)
 
 # Half messages
 

@@ -52,6 +52,7 @@ class ErrorCode(IntEnum):
     ALREADY_COMMITTED = 407
     ALREADY_ROLLED_BACK = 408
     OUT_OF_ORDER = 409
+    MESSAGE_NOT_FOUND = 410
     # topics
     TOPIC_NOT_FOUND = 420
     TOPIC_EXISTS = 421

@@ -8,9 +8,10 @@ From the store of the oldest id on all rows are read: every later row may name t
 """
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
+from msgspec import structs
 
 from cmqd_reading.births import birth_in, received_under
 from cmqd_reading.events import Event, stored_in
@@ -24,6 +25,9 @@ from cmqd_segment.records import (
 )
 from cmqd_segment.rows import decode_records
 from cmqd_types.histories import MessageHistory
+
+MAX_EVENTS: Final = 500
+"""Events of an answer; of more the first and the last half are kept."""
 
 Row: TypeAlias = tuple[int, int, bytes]
 """(LSN, time, encoded records)"""
@@ -141,7 +145,17 @@ def _life(path: Sequence[int], start: int, extent: Extent, find_name: Callable[[
             life.miss(expected, answer.upto_lsn)
             expected = answer.upto_lsn + 1
     history = life.result(extent.last_lsn, extent.last_ms)
-    return FoundHistory(history, list(life.positions)) if history.events else None
+    return FoundHistory(_cut(history), list(life.positions)) if history.events else None
+
+
+def _cut(history: MessageHistory) -> MessageHistory:
+    """Return a history without the middle of very many events."""
+    events = history.events
+    lacking = len(events) - MAX_EVENTS
+    if lacking <= 0:
+        return history
+    kept = [*events[: MAX_EVENTS // 2], *events[-MAX_EVENTS // 2 :]]
+    return structs.replace(history, events=kept, left_out=history.left_out + lacking)
 
 
 def _holder(

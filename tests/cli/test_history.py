@@ -11,7 +11,7 @@ import pytest
 
 from cmq_cli.exitcodes import ExitCode
 from pyspark_cmqd.data_folder.histories import HistoryReader
-from support.client.cmq_runs import Cmq
+from support.client.cmq_runs import Cmq, ThreadedServer
 from support.core.builders import KEY, Rig
 from support.spark.log_folder import Row, drop_segment, rows_of, write_folder
 
@@ -207,3 +207,33 @@ def test_only_segments_that_name_the_message_are_opened(story: Story, tmp_path: 
     without = HistoryReader(str(folder))
     assert without.history(story.other) == expected
     assert without.opened > 3
+
+
+def test_without_a_folder_the_broker_is_asked(cmq_at: Cmq, server: ThreadedServer) -> None:
+    server.do(server.local.put, "orders", b"x")
+    (received,) = cmq_at("receive", "orders", "--output", "json").lines
+    message = received["id"]
+
+    ran = cmq_at("history", message)
+
+    assert ran.code == ExitCode.OK, ran.err
+    assert [line.rstrip().split(None, 2)[1:] for line in ran.out.splitlines()[1:3]] == [
+        ["orders", "sent, 1 byte"],
+        ["orders", "received, lease until +30 s"],
+    ]
+    (document,) = json.loads(cmq_at("history", received["receipt_handle"], "--output", "json").out)
+    assert (document["id"], document["places"][0]["state"]) == (message, "in_flight")
+
+
+def test_a_message_that_the_broker_does_not_know_is_not_found(cmq_at: Cmq) -> None:
+    ran = cmq_at("history", "Msg-00000000ffffffff")
+
+    assert (ran.code, ran.out) == (ExitCode.NOT_FOUND, "")
+    assert "no readable row of the log tells of message Msg-00000000ffffffff" in " ".join(ran.err.split())
+
+
+def test_a_search_needs_the_files(cmq_at: Cmq) -> None:
+    ran = cmq_at("history", "--dedup-id", "one")
+
+    assert ran.code == ExitCode.USAGE
+    assert "give --path" in ran.err

@@ -237,6 +237,7 @@ TRANSLATIONS: Mapping[int, Reason | None] = MappingProxyType(
         ErrorCode.PUSH_UNAVAILABLE: Reason.ENDPOINT_ILLEGAL,
         ErrorCode.MESSAGE_NOT_WAITING: Reason.MESSAGE_ID_INVALID,
         ErrorCode.MESSAGE_NOT_PUBLISHED: Reason.MESSAGE_ID_INVALID,
+        ErrorCode.MESSAGE_NOT_FOUND: Reason.MESSAGE_ID_INVALID,
         # Schedules, accounts and keys: no action of CMQ asks for them.
         ErrorCode.SCHEDULE_NOT_FOUND: Reason.INVALID_REQUEST,
         ErrorCode.SCHEDULE_EXISTS: Reason.INVALID_REQUEST,

@@ -104,6 +104,7 @@ STATUS_OF_CODE: Mapping[ErrorCode, int] = {
     ErrorCode.PUSH_UNAVAILABLE: 501,
     ErrorCode.MESSAGE_NOT_WAITING: 404,
     ErrorCode.MESSAGE_NOT_PUBLISHED: 404,
+    ErrorCode.MESSAGE_NOT_FOUND: 404,
     ErrorCode.SCHEDULE_NOT_FOUND: 404,
     ErrorCode.SCHEDULE_EXISTS: 409,
     ErrorCode.SCHEDULE_DIFFERS: 409,

@@ -15,6 +15,7 @@ from cmqd_client import TopicInfo as ClientTopicInfo
 from cmqd_client import accounts, results, schedules, topic
 from cmqd_client.administration import audit, inspection, segments
 from cmqd_client.administration.queue_summaries import QueueSummaryPage
+from cmqd_client.messages import histories
 from cmqd_client.subscription import DeliveriesDone, QueueSubscriptionPage, SubscriptionPage
 from cmqd_client.subscription import RotatedSecret as ClientRotatedSecret
 from cmqd_client.topics import delivery_reports, filter_tests
@@ -160,6 +161,23 @@ class PeekedMessages(Reply, frozen=True, kw_only=True):
 
     messages: list[PeekedMessage]
     next_start: NextStart
+
+
+@view(histories.HistoryEvent)
+class HistoryEvent(Reply, frozen=True, kw_only=True):
+    """An event in the life of a message."""
+
+    kind: Annotated[str, Meta(description="`sent`, `received`, `deleted` and so on; a newer broker may have more.")]
+
+
+@view(histories.HistoryPlace)
+class HistoryPlace(Reply, frozen=True, kw_only=True):
+    """A queue in which the message was, and its state there as of the last row that was read."""
+
+
+@view(histories.MessageHistory, without=("life",))
+class MessageHistory(Reply, frozen=True, kw_only=True):
+    """The life of a message, as far as the readable rows of the log tell it."""
 
 
 class VisibilityChanged(Reply, frozen=True, kw_only=True):

@@ -87,6 +87,13 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
     ),
     Operation(f"GET {_QUEUE}/messages", "messages", "Look at messages", messages.peek_messages),
     Operation(
+        "GET /messages/{message}/history",
+        "messages",
+        "The life of a message",
+        messages.get_message_history,
+        problems=("message_not_found",),
+    ),
+    Operation(
         f"POST {_QUEUE}/receive",
         "messages",
         "Receive messages",

@@ -25,6 +25,7 @@ from cmqd.server.clients.client import Client
 from cmqd.server.requests.refusals import error_reply
 from cmqd_protocol import messages as wire
 from cmqd_types.deliveries import DeliveryReport, PendingMessage
+from cmqd_types.histories import LifeEvent, LifeKind
 from cmqd_types.keys import Role
 from cmqd_types.schedules import ScheduleSummary
 from cmqd_types.topics import SubscriptionSummary
@@ -221,6 +222,24 @@ def _message_deliveries(seen: Names, reply: wire.MessageDeliveries) -> wire.Mess
     return replace(reply, deliveries=[shown(report) for report in reply.deliveries])
 
 
+def _message_history(seen: Names, reply: wire.MessageHistory) -> wire.MessageHistory:
+    def shown(event: LifeEvent) -> LifeEvent:
+        # The subscription belongs to the topic, whose name stands beside it.
+        topic = event.from_queue if event.kind == LifeKind.COPIED else event.queue
+        is_hidden = bool(event.subscription and topic) and not seen.allows_name(topic)
+        return replace(
+            event,
+            queue=_name(seen, event.queue),
+            from_queue=_name(seen, event.from_queue),
+            subscription=HIDDEN if is_hidden else event.subscription,
+            schedule=_name(seen, event.schedule),
+            text=_last_error(seen, event.text) or "" if event.kind == LifeKind.DELIVERY_FAILED else event.text,
+        )
+
+    places = [replace(place, queue=_name(seen, place.queue)) for place in reply.places]
+    return replace(reply, events=[shown(event) for event in reply.events], places=places)
+
+
 def _deliveries_peeked(seen: Names, reply: wire.DeliveriesPeeked) -> wire.DeliveriesPeeked:
     def shown(message: PendingMessage) -> PendingMessage:
         return replace(message, last_error=_last_error(seen, message.last_error))
@@ -239,6 +258,7 @@ _CHANGES: Final[dict[type, Callable[[Names, Any], Any]]] = {
     wire.ScheduleList: _schedule_list,
     wire.DeliveriesPeeked: _deliveries_peeked,
     wire.MessageDeliveries: _message_deliveries,
+    wire.MessageHistory: _message_history,
 }
 """Replies that may name other objects. A reply of ``list_queue_subscriptions`` names none: the errors in it name the
 queue of the request, and its topics are those that the key sees."""

@@ -1,6 +1,6 @@
-"""``cmq history``: the life of a message, read from a data folder or from the URL of a copy."""
+"""``cmq history``: the life of a message, from the broker, a data folder or the URL of a copy."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -10,14 +10,15 @@ from cmq_cli.options import CurrentSession, DataPath, Moment
 from cmq_cli.otlp import export_waits
 from cmq_cli.spark import as_typed
 from cmqd_client.messages.message_ids import id_number
+from cmqd_types.histories import MessageHistory
 from pyspark_cmqd.errors import CmqdSourceError
 
 
-def history(
+async def history(
     message: str = "",
     /,
     *,
-    path: DataPath,
+    path: DataPath = "",
     dedup_id: str = "",
     header: str = "",
     queue: str = "",
@@ -29,20 +30,20 @@ def history(
 ) -> None:
     """Show what happened to a message: sent, received, deleted, dead-lettered, redriven, expired and so on.
 
-    The log is read without the broker, which may be running. The message is followed over queues, from a publish to its
-    copies, and from a half message to its commit. Rows that were reclaimed are named where they are missing; the
-    setting keep_history_ms of the server keeps the rows of consumed messages.
+    The broker reads its log; with --path the files are read without the broker, which may be running. The message is
+    followed over queues, from a publish to its copies, and from a half message to its commit. Rows that were reclaimed
+    are named where they are missing; the setting keep_history_ms of the server keeps the rows of consumed messages.
 
-    Example: cmq history Msg-0000000000001f41 --path data
+    Example: cmq history Msg-0000000000001f41
 
     Parameters
     ----------
     message
         The id of the message, or a receipt handle under which it was received.
     dedup_id
-        In place of an id: the dedup id that the producer gave.
+        In place of an id: the dedup id that the producer gave; needs --path.
     header
-        In place of an id: a header of the message, name=value; needs --queue.
+        In place of an id: a header of the message, name=value; needs --queue and --path.
     queue
         The queue or topic to which the message was sent, for a search by dedup id or header.
     account
@@ -60,6 +61,34 @@ def history(
     name, is_pair, value = header.partition("=")
     if header and not (name and is_pair and queue):
         raise CommandFailed("--header needs a name and a value, as order=4711, and --queue", ExitCode.USAGE)
+    if not path and not message:
+        raise CommandFailed("a search by --dedup-id or --header reads the files: give --path", ExitCode.USAGE)
+    is_cut = False
+    if path:
+        histories, is_cut = _read(
+            path,
+            message,
+            dedup_id=dedup_id or None,
+            header=(name, value) if header else None,
+            queue=queue,
+            account=account,
+            from_ms=None if from_ is None else round(from_.timestamp() * 1000),
+            to_ms=None if to is None else round(to.timestamp() * 1000),
+        )
+    else:
+        handle = int(message) if message.isdecimal() else None
+        async with session.client() as client:
+            found = await client.message_history("" if handle is not None else message, receipt_handle=handle)
+        histories = [found.life]
+    show_history(session.output, histories)
+    if otlp:
+        session.output.remark(f"{export_waits(histories, otlp)} spans were written to {otlp}")
+    if is_cut:
+        session.output.warning(f"the search ended with {len(histories)} messages; --from and --to make it narrower")
+
+
+def _read(path: str, message: str, **search: Any) -> tuple[list[MessageHistory], bool]:
+    """Read histories from files: of a message, else of those that a search finds. True = there may be more."""
     # The side files of segments need pyroaring, which other commands start without.
     from pyspark_cmqd.data_folder.histories import MAX_FOUND, HistoryReader, NoMessageError
 
@@ -68,21 +97,9 @@ def history(
         if message:
             ids = [reader.id_of_handle(int(message)) if message.isdecimal() else id_number(message)]
         else:
-            ids = reader.search(
-                dedup_id=dedup_id or None,
-                header=(name, value) if header else None,
-                queue=queue,
-                account=account,
-                from_ms=None if from_ is None else round(from_.timestamp() * 1000),
-                to_ms=None if to is None else round(to.timestamp() * 1000),
-            )
-        histories = [reader.history(each) for each in ids]
+            ids = reader.search(**search)
+        return [reader.history(each) for each in ids], len(ids) == MAX_FOUND
     except NoMessageError as error:
         raise CommandFailed(str(error), ExitCode.NOT_FOUND) from error
     except CmqdSourceError as error:
         raise CommandFailed(as_typed(str(error))) from error
-    show_history(session.output, histories)
-    if otlp:
-        session.output.remark(f"{export_waits(histories, otlp)} spans were written to {otlp}")
-    if len(ids) == MAX_FOUND:
-        session.output.warning(f"the search ended with {MAX_FOUND} messages; --from and --to make it narrower")

@@ -1,9 +1,10 @@
 """Messages of a queue: send, receive and peek; delete, release and reject received messages."""
 
+import re
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -16,6 +17,7 @@ from cmqd_gateway.rest.replies import (
     CopyOf,
     HandleResult,
     HandleResults,
+    MessageHistory,
     Origin,
     PeekedMessage,
     PeekedMessages,
@@ -42,6 +44,8 @@ from cmqd_gateway.rest.types import (
     SendMessage,
     SendMessages,
 )
+
+MESSAGE_ID = re.compile("Msg-[0-9a-f]{16}")
 
 
 async def send_message(call: Call[Nothing, SendMessage]) -> Sent:
@@ -259,6 +263,25 @@ def _refusals_of_timeout() -> Generator[None]:
             raise
         detail = problem.detail.replace("visibility_timeout", "timeout")
         raise ProblemError(structs.replace(problem, field="timeout", detail=detail)) from None
+
+
+async def get_message_history(call: Call[Nothing, Nothing]) -> MessageHistory:
+    """Read the life of a message: sent, received, deleted, dead-lettered, redriven, expired and so on.
+
+    The broker reads its log, in steps beside its other work. Any id that the message had in a queue or topic leads to
+    the same life. Names that the key may not see are hidden. Rows of the log that were reclaimed are named where they
+    are missing.
+    """
+    return MessageHistory.of(await call.client.message_history(message_id_of(call)))
+
+
+def message_id_of(call: Call[Any, Any]) -> str:
+    """Return the id of a message in the path of a request. Raises ProblemError."""
+    text = call.names["message"]
+    if not MESSAGE_ID.fullmatch(text):
+        shown = text[:100]
+        raise invalid("message", f"{shown!r} is no message id; an id looks like Msg-0000000000000001", value=shown)
+    return text
 
 
 def _results(handles: list[int], result: BatchResult) -> HandleResults:

@@ -1,6 +1,5 @@
 """Topics and subscriptions."""
 
-import re
 from typing import Any
 
 import msgspec
@@ -8,7 +7,7 @@ import msgspec
 from cmqd_client import Subscription
 from cmqd_client import TopicInfo as ClientTopicInfo
 from cmqd_gateway.rest.attributes import filled, set_fields
-from cmqd_gateway.rest.functions.messages import body_of, page_end, page_start
+from cmqd_gateway.rest.functions.messages import body_of, message_id_of, page_end, page_start
 from cmqd_gateway.rest.functions.queues import name_list, next_offset
 from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import invalid
@@ -41,8 +40,6 @@ from cmqd_gateway.rest.types import (
     TopicAttributes,
     TopicChanges,
 )
-
-MESSAGE_ID = re.compile("Msg-[0-9a-f]{16}")
 
 
 async def list_topics(call: Call[ListQuery, Nothing]) -> NameList:
@@ -195,12 +192,12 @@ async def retry_delivery(call: Call[Nothing, Nothing]) -> Deliveries:
     `messages` is 0 if the message was never tried and waits for its turn, because the broker has no room to remember
     another failure.
     """
-    return Deliveries.of(await _subscription(call).retry(_message_id(call)))
+    return Deliveries.of(await _subscription(call).retry(message_id_of(call)))
 
 
 async def drop_delivery(call: Call[Nothing, Nothing]) -> None:
     """Drop a message for a subscription; an attempt under way may still deliver the message."""
-    await _subscription(call).drop(_message_id(call))
+    await _subscription(call).drop(message_id_of(call))
 
 
 async def get_message_deliveries(call: Call[Nothing, Nothing]) -> MessageDeliveries:
@@ -209,7 +206,7 @@ async def get_message_deliveries(call: Call[Nothing, Nothing]) -> MessageDeliver
     Known for at least as long as a subscription waits for the message, and after that for as long as the log of the
     broker holds the publish.
     """
-    report = await call.client.topic(call.names["topic"]).deliveries(_message_id(call))
+    report = await call.client.topic(call.names["topic"]).deliveries(message_id_of(call))
     return MessageDeliveries.of(report)
 
 
@@ -230,14 +227,6 @@ async def rotate_secret(call: Call[Nothing, RotateSecret]) -> RotatedSecret:
 
 
 # ---------------------------------------------------------------- conversions
-
-
-def _message_id(call: Call[Any, Any]) -> str:
-    text = call.names["message"]
-    if not MESSAGE_ID.fullmatch(text):
-        shown = text[:100]
-        raise invalid("message", f"{shown!r} is no message id; an id looks like Msg-0000000000000001", value=shown)
-    return text
 
 
 def _subscription(call: Call[Any, Any]) -> Subscription:

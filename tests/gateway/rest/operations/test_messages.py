@@ -43,6 +43,23 @@ async def check_send_messages(rest: RestCalls) -> None:
     assert (await rest.ok("get_queue", queue="orders")).counts.active == 0
 
 
+@checks("get_message_history")
+async def check_get_message_history(rest: RestCalls) -> None:
+    await received(rest)
+    (message,) = (await rest.ok("peek_messages", queue="orders")).messages
+    history = await rest.ok("get_message_history", message=message.id)
+    assert [(event.kind, event.queue, event.id) for event in history.events] == [
+        ("sent", "orders", message.id),
+        ("received", "orders", message.id),
+    ]
+    assert history.events[0].description.startswith("sent, ")
+    assert [(place.queue, place.state) for place in history.places] == [("orders", "in_flight")]
+    gone = await rest.refused("get_message_history", message="Msg-00000000ffffffff")
+    assert (gone.status, gone.name) == (404, "message_not_found")
+    assert (await rest.refused("get_message_history", message="12")).field == "message"
+    assert (await rest.refused("get_message_history", message="Msg-0010000000000001")).name == "invalid_argument"
+
+
 @checks("peek_messages")
 async def check_peek_messages(rest: RestCalls) -> None:
     await received(rest)

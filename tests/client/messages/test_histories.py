@@ -1,0 +1,46 @@
+"""Histories through the client: the life of a message, by id and by handle."""
+
+from datetime import timedelta
+
+import pytest
+
+from cmqd_client import Client
+from cmqd_client.errors import InvalidArgument, MessageNotFound
+from cmqd_types.histories import LifeKind
+
+
+async def test_the_life_of_a_message_is_read_by_id_and_by_handle(client: Client) -> None:
+    queue = await client.ensure_queue("orders", visibility_timeout=30)
+    sent = await queue.send(b"abc")
+    (message,) = await queue.receive()
+
+    history = await client.message_history(sent.id)
+
+    assert (history.id, len(history), history.left_out) == (sent.id, 2, 0)
+    first, second = history
+    assert (first.kind, first.queue, first.id, first.size) == (LifeKind.SENT, "orders", sent.id, 3)
+    assert (first.description, first.from_id, first.until_time) == ("sent, 3 bytes", None, None)
+    assert (second.kind, second.receive_count, second.certain) == (LifeKind.RECEIVED, 1, True)
+    assert second.until_time == second.time + timedelta(seconds=30)
+    (place,) = history.places
+    assert place.until_time is not None
+    assert (place.queue, place.id, place.state, place.until_time) == (
+        "orders",
+        sent.id,
+        "in_flight",
+        second.until_time,
+    )
+    assert history.life.events[1].until_ms == round(place.until_time.timestamp() * 1000)
+    by_handle = await client.message_history(receipt_handle=message.receipt_handle)
+    assert (by_handle.events, by_handle.places) == (history.events, history.places)
+
+
+async def test_a_message_that_no_row_tells_of_is_not_found(client: Client) -> None:
+    with pytest.raises(MessageNotFound, match="Msg-00000000ffffffff"):
+        await client.message_history("Msg-00000000ffffffff")
+    with pytest.raises(MessageNotFound, match="receipt handle 12"):
+        await client.message_history(receipt_handle=12)
+    with pytest.raises(InvalidArgument, match="give one of them"):
+        await client.message_history()
+    with pytest.raises(ValueError, match="message id"):
+        await client.message_history("12")
