@@ -142,6 +142,11 @@ class MemoryLog:
         checkpoints = self.disk.checkpoints[-CHECKPOINTS_KEPT:]
         return _header(checkpoints[0]).lsn if checkpoints else 0
 
+    @property
+    def sealed_upto(self) -> int:
+        """See ``Log``."""
+        return self.disk.segments[-1].last_lsn if self.disk.segments else 0
+
     async def open(self) -> RecoveryReport:
         """See ``Log``."""
         disk = self.disk

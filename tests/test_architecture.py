@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cmqd.core": {
         "cmqd_fold",
         "cmqd_segment.records",
+        "cmqd_segment.actor_runs",
         "cmqd_segment.published",
         "cmqd_segment.checkpoint",
         "cmqd_types",

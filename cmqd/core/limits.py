@@ -62,6 +62,11 @@ class Limits(msgspec.Struct, frozen=True):
     """Of all accounts; an entry costs about 400 bytes of memory."""
     audit_ms: int = 90 * 86_400_000
     """Time for which the audit trail has an entry."""
+    max_actors: int = 100_000
+    """Clients that changed messages and are named by rows outside of sealed segments; each costs about 400 bytes of
+    memory, at most 1,200."""
+    max_actors_per_key: int = 1000
+    """Share of a key: names are the word of the client, and a client that invents names must not use up all."""
     max_rejection_bytes: int = 256
     """Of the reason that a consumer gives for a move to the dead-letter queue: a sentence, kept in the origin."""
     max_dead_letter_sources: int = 6

@@ -100,6 +100,12 @@ class Log(Protocol):
         """
         ...
 
+    @property
+    def sealed_upto(self) -> int:
+        """Every row up to this LSN is in a segment that is complete as other programs read it, or gone; 0 = not known
+        yet."""
+        ...
+
     async def open(self) -> RecoveryReport:
         """Lock the log for this broker, check it, repair it. Raises LogError."""
         ...

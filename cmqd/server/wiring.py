@@ -271,7 +271,7 @@ def _add_upkeep(assembly: Assembly, given: Surroundings) -> None:
     assembly.make(
         Checkpoints,
         # Each part is true for a closed row: later records have a higher LSN.
-        begin=lambda: broker.checkpoint(log.close_row, clock.now_ms()),
+        begin=lambda: broker.checkpoint(log.close_row, clock.now_ms(), log.sealed_upto),
         is_behind=lambda: log.pending.bytes >= settings.busy_pending_bytes // 2,
         timer=given.timer,
     )

@@ -33,6 +33,7 @@ from cmqd.log.values import (
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_segment.manifest import SourceName, StandingPinEntry
 from cmqd_segment.records import PublishedMessage, Runs
+from cmqd_types.actors import Actor
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
 
 PREFIX = Struct("<II")
@@ -143,6 +144,15 @@ class SegmentNames(Head, frozen=True, tag=7):
     names: list[SourceName]
 
 
+class SegmentActors(Head, frozen=True, tag=20):
+    """Actors of a segment before its seal, from ``ActorsWanted.start`` on."""
+
+    number: int
+    actors: list[tuple[int, Actor]]
+    next_start: int
+    """0 = there are no more."""
+
+
 class CommitsWanted(Head, frozen=True, tag=13):
     """The process that shall commit from the next switch of segments on (``loop_side.commit_way``).
 
@@ -235,6 +245,15 @@ class NamesWanted(Head, frozen=True, tag=31):
     number: int
     ids: list[int]
     """Queues and topics with messages in the segment."""
+
+
+class ActorsWanted(Head, frozen=True, tag=48):
+    """A segment is to be sealed. Answered ``SegmentActors``, once the loop process knows the rows of the segment."""
+
+    number: int
+    start: int
+    last_lsn: int
+    """Of the segment."""
 
 
 class FolderInUse(Head, frozen=True, tag=32):
@@ -440,6 +459,7 @@ AnyHead: TypeAlias = (
     | KeepStandingPins
     | Close
     | SegmentNames
+    | SegmentActors
     | DeletedNames
     | LoadAccounts
     | StoreAccounts
@@ -451,6 +471,7 @@ AnyHead: TypeAlias = (
     | SegmentClosed
     | SegmentsDropped
     | NamesWanted
+    | ActorsWanted
     | CheckpointWanted
     | CheckpointDone
     | CommitsWanted

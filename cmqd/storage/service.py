@@ -184,6 +184,8 @@ class StorageService:
                 self.log.drops.drop(head)
             case ipc.SegmentNames(number, names):
                 self.log.sealer.names_told(number, names)
+            case ipc.SegmentActors():
+                self.log.sealer.actors_told(head)
             case ipc.DeletedNames(names):
                 self.log.checkpoints.lacks(names)
             case ipc.SealNow(request_id):

@@ -1,18 +1,21 @@
-"""Names of queues and topics by id, for the table that a seal writes into a segment.
+"""Names of queues and topics by id, and actors by number, for the tables that a seal writes into a segment.
 
 The storage process knows ids alone. Names are in records and checkpoint parts, which the loop process has decoded. The
-class lives there, and answers for a segment before its seal.
+classes live there, and answer for a segment before its seal.
 """
 
 from collections.abc import Iterable
 from typing import Final
 
-from cmqd_segment.checkpoint import AnyPart, QueueSlice, TopicSlice
+from cmqd_segment.checkpoint import ActorsSlice, AnyPart, CheckpointEnd, CheckpointHeader, QueueSlice, TopicSlice
 from cmqd_segment.manifest import SourceName
-from cmqd_segment.records import AnyRecord, QueueCreated, QueueDeleted, TopicCreated, TopicDeleted
+from cmqd_segment.records import ActorSeen, AnyRecord, QueueCreated, QueueDeleted, TopicCreated, TopicDeleted
+from cmqd_types.actors import Actor
 
-NAMING: Final = frozenset({QueueCreated, QueueDeleted, TopicCreated, TopicDeleted})
+NAMING: Final = frozenset({QueueCreated, QueueDeleted, TopicCreated, TopicDeleted, ActorSeen})
 """Kinds of records with a name."""
+LISTED_AT_ONCE: Final = 2000
+"""Actors of a call of ``ActorsOfRows.listed``: about a millisecond."""
 
 
 class SourceNames:
@@ -22,6 +25,7 @@ class SourceNames:
         self._names: dict[int, SourceName] = {}
         self._deleted: dict[int, int] = {}
         """Id to the row of the deletion. No id is used twice, so no later row holds messages of the id."""
+        self.actors = ActorsOfRows()
 
     def __len__(self) -> int:
         return len(self._names)
@@ -46,6 +50,11 @@ class SourceNames:
                 self._deleted[fact.queue_id] = lsn
             case TopicDeleted():
                 self._deleted[fact.topic_id] = lsn
+            case ActorSeen():
+                self.actors.note(fact.number, fact.actor, lsn)
+            case ActorsSlice():
+                for number, actor in fact.actors:
+                    self.actors.note(number, actor, 0)
             case _:
                 pass
 
@@ -63,3 +72,57 @@ class SourceNames:
         for number in forgotten:
             del self._deleted[number]
             self._names.pop(number, None)
+
+
+class ActorsOfRows:
+    """Actors that rows outside of sealed segments may name. The core decides which they are (``facts.actors``), and its
+    checkpoints tell: this table forgets what a checkpoint has no more.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[Actor, int]] = {}
+        """Actor, and the row that gave it the number; row 0 = in a checkpoint."""
+        self._listed: list[tuple[int, tuple[Actor, int]]] = []
+        """The actors of the calls of ``listed``."""
+        self._kept: set[int] = set()
+        """Numbers in the checkpoint that is being written."""
+        self._upto = 0
+        """First number that the checkpoint does not know."""
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def note(self, number: int, actor: Actor, lsn: int) -> None:
+        """Take an actor with its number."""
+        self._seen.setdefault(number, (actor, lsn))
+
+    def listed(self, start: int, last_lsn: int) -> tuple[list[tuple[int, Actor]], int]:
+        """Return some of the actors that rows up to ``last_lsn`` may name, and the ``start`` of the next call, 0 behind
+        the last. The first call, from 0, decides on the actors of all calls.
+        """
+        if not start:
+            # References alone: the call takes a millisecond at the limit of the core.
+            self._listed = list(self._seen.items())
+        stop = start + LISTED_AT_ONCE
+        some = [(number, actor) for number, (actor, lsn) in self._listed[start:stop] if lsn <= last_lsn]
+        if stop < len(self._listed):
+            return some, stop
+        self._listed = []
+        return some, 0
+
+    def note_written(self, part: AnyPart) -> None:
+        """Take a part of a checkpoint that is being written; the last part forgets the actors that no part has."""
+        match part:
+            case CheckpointHeader():
+                self._kept.clear()
+                self._upto = 0
+            case ActorsSlice():
+                self._kept.update(number for number, _ in part.actors)
+                self._upto = part.next_number
+            case CheckpointEnd():
+                gone = [number for number in self._seen if number < self._upto and number not in self._kept]
+                for number in gone:
+                    del self._seen[number]
+                self._kept.clear()
+            case _:
+                pass

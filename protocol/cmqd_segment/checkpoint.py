@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from cmqd_types.actors import Actor
 from cmqd_types.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.audit import AuditEntry
 from cmqd_types.messages import Headers
@@ -268,6 +269,18 @@ class AuditSlice(CheckpointPart, frozen=True, tag=14):
     entries: list[AuditEntry]
 
 
+class ActorsSlice(CheckpointPart, frozen=True, tag=15):
+    """A part of the actors that rows outside of sealed segments may name. Several parts add up. No number below
+    ``next_number`` is free, which is the same in all parts.
+
+    Without an LSN for replay: an ``ActorSeen`` whose number is in the slices changes nothing.
+    """
+
+    next_number: int
+    """Of the next actor."""
+    actors: list[tuple[int, Actor]]
+
+
 class CheckpointEnd(CheckpointPart, frozen=True, tag=6):
     """The last part."""
 
@@ -291,5 +304,6 @@ AnyPart: TypeAlias = (
     | SessionsSlice
     | GoneTotalsSlice
     | AuditSlice
+    | ActorsSlice
     | CheckpointEnd
 )

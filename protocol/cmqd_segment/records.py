@@ -9,6 +9,9 @@ Positions number the messages of a queue densely from 0. Leases number the recei
 used twice. Sets of numbers are written as *runs*: a flat list ``[first, count, gap, count, gap, count ...]`` in which
 each gap is the distance from the end of the run before. A contiguous batch of any size takes two small integers.
 
+The last field of a record that carries out requests of clients is ``actors``, the clients by the numbers of their
+``ActorSeen``; ``cmqd_segment.actor_runs`` has its form.
+
 The server's core and the readers of the log share this module, so it imports msgspec and the shared types alone.
 """
 
@@ -17,6 +20,7 @@ from typing import NewType, TypeAlias
 
 import msgspec
 
+from cmqd_types.actors import Actor
 from cmqd_types.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.audit import AuditEntry
 from cmqd_types.messages import CopyOf, Headers, Labels, Origin
@@ -96,6 +100,9 @@ class NumbersReserved(Record, frozen=True, tag=1):
     message_id_until: int
     lease_until: int
     queue_id_until: int
+    actor_until: int = 0
+    """Numbers of actors below may be in use. Written after a loss of rows alone: the log has the record of any other
+    number in use."""
 
 
 class QueueCreated(Record, frozen=True, tag=2):
@@ -212,6 +219,16 @@ class LogRestored(Record, frozen=True, tag=12):
     Their lives ended meanwhile, although broker time stood still."""
 
 
+class ActorSeen(Record, frozen=True, tag=13):
+    """A client has a number, by which later records name it. The record is in the append of the client's first change,
+    in front of the record that names it. A client that changed no message for a long time may get a new number.
+    """
+
+    number: int
+    """From 1; 0 stands for a client that is not known."""
+    actor: Actor
+
+
 class TotalsReset(Record, frozen=True, tag=68):
     """All totals of the broker begin at 0 from here on: rows were lost, and the totals would be lower than before the
     loss. A reader of totals takes 0 for a new beginning, and any other lower value for a count from 0 to that value.
@@ -256,6 +273,9 @@ class MessagesSent(Record, frozen=True, tag=16):
     numbered: list[int] = []
     """For a record that joins several sends: session, sequence, first message id and number of messages of each
     numbered send, in a flat list."""
+    actors: Runs = []
+    """Clients that sent the messages, in their order; empty for messages of the broker itself: moves, late copies,
+    schedules."""
 
 
 class MessagesReceived(Record, frozen=True, tag=17):
@@ -266,6 +286,8 @@ class MessagesReceived(Record, frozen=True, tag=17):
     first_lease: int
     received_ms: int
     deadline_ms: int
+    actors: Runs = []
+    """Clients that received the messages, in the order of ``positions``."""
 
 
 class MessagesDeleted(Record, frozen=True, tag=18):
@@ -275,6 +297,8 @@ class MessagesDeleted(Record, frozen=True, tag=18):
     positions: Runs
     leases: Runs
     deleted_ms: int
+    actors: Runs = []
+    """Clients that deleted the messages, in the order of ``positions``."""
 
 
 class LeasesEnded(Record, frozen=True, tag=19):
@@ -290,6 +314,9 @@ class MessagesReleased(Record, frozen=True, tag=20):
     queue_id: int
     leases: Runs
     counted: bool
+    actors: Runs = []
+    """Clients that returned the messages, in the order of ``leases``; empty if the broker returned them, because the
+    client disconnected before the messages were sent to it."""
 
 
 class VisibilityChanged(Record, frozen=True, tag=21):
@@ -298,6 +325,8 @@ class VisibilityChanged(Record, frozen=True, tag=21):
     queue_id: int
     leases: Runs
     deadline_ms: int
+    actors: Runs = []
+    """Clients that changed the leases, in the order of ``leases``."""
 
 
 class MessagesActivated(Record, frozen=True, tag=22):
@@ -333,6 +362,8 @@ class MessagesDeadLettered(Record, frozen=True, tag=28):
     positions: Runs
     leases: Runs
     moved_ms: int
+    actors: Runs = []
+    """Clients that moved the messages, in the order of ``positions``."""
 
 
 class TransactionsEnded(Record, frozen=True, tag=25):
@@ -342,6 +373,8 @@ class TransactionsEnded(Record, frozen=True, tag=25):
     positions: Runs
     committed: bool
     ended_ms: int
+    actors: Runs = []
+    """Clients that decided, in the order of ``positions``."""
 
 
 class TransactionsChecked(Record, frozen=True, tag=26):
@@ -361,6 +394,8 @@ class TransactionsUndecided(Record, frozen=True, tag=27):
     queue_id: int
     positions: Runs
     answered_ms: int
+    actors: Runs = []
+    """Clients that answered, in the order of ``positions``."""
 
 
 class TopicCreated(Record, frozen=True, tag=40):
@@ -460,6 +495,8 @@ class MessagesPublished(Record, frozen=True, tag=54):
     message_ids: Runs = []
     """Ids of the messages, counted from ``first_message_id``; empty = dense. A message that matched no subscription has
     an id too, and is in no record."""
+    actors: Runs = []
+    """Clients that published the messages, in their order."""
 
 
 class MessagesPublishedAlike(MessagesPublished, frozen=True, tag=48):
@@ -599,6 +636,7 @@ AnyRecord: TypeAlias = (
     | RedriveEnded
     | ClockOffset
     | LogRestored
+    | ActorSeen
     | TotalsReset
     | Administered
     | MessagesSent

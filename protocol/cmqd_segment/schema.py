@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from cmqd_types.actors import Actor
+
 APPLICATION_ID = 0x434D5144
 """``CMQD`` in the header of every segment, so that a stray database is not mistaken for a segment."""
 SEGMENT_FORMAT = 1
@@ -40,6 +42,13 @@ NAMES_TABLE = (
     " messages INTEGER NOT NULL, bytes INTEGER NOT NULL)"
 )
 """Made at the seal, by versions that write format 2."""
+
+ACTORS_TABLE = (
+    "CREATE TABLE IF NOT EXISTS actors("
+    "number INTEGER PRIMARY KEY, account TEXT NOT NULL, secret_id TEXT NOT NULL, name TEXT NOT NULL,"
+    " host TEXT NOT NULL, stated_by TEXT NOT NULL)"
+)
+"""Made at the seal, by versions that write format 4."""
 
 
 class SegmentFormatError(Exception):
@@ -110,6 +119,17 @@ def read_names(connection: sqlite3.Connection) -> list[tuple[int, str, str, bool
         return []
     rows = connection.execute("SELECT id, account, name, is_topic FROM names").fetchall()
     return [(number, account, name, bool(is_topic)) for number, account, name, is_topic in rows]
+
+
+def read_actors(connection: sqlite3.Connection) -> dict[int, Actor]:
+    """Return the table ``actors`` of a sealed segment: clients by the numbers in its records; empty without the table.
+
+    Unsealed segments, and segments sealed by format 2 and earlier, do not have the table.
+    """
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'actors'").fetchall():
+        return {}
+    rows = connection.execute("SELECT number, account, secret_id, name, host, stated_by FROM actors").fetchall()
+    return {number: Actor(*fields) for number, *fields in rows}
 
 
 class Origin(NamedTuple):

@@ -170,6 +170,7 @@ class DiskRules(MessageRules):
                 pass
         assert self.lasting(recovered) == self.lasting(self.broker)
         self.check_totals(recovered)
+        self.callers.check_same(self.broker, recovered)
         for queue in recovered.queues.values():
             check_lease_buckets(queue)
             same = self.broker.queues[queue.queue_id].index
@@ -263,6 +264,7 @@ class DiskRules(MessageRules):
         assert [type(record) for record in reserved] == ([NumbersReserved, TotalsReset] if lost else [])
         self.check_numbers(recovered, self.log.records())
         self.broker = recovered
+        self.callers.give_clients(recovered)
         if reserved:
             self.log.append(reserved)
             self.note_row()
@@ -300,17 +302,19 @@ class DiskRules(MessageRules):
         trail.check_invariants()
         assert [(entry.entry_id, entry.account) for block in trail.blocks() for entry in block] == self.trail
 
-    @rule(steps=st.integers(1, 4))
-    def checkpoint(self, steps: int) -> None:
-        """Begin a checkpoint, or continue the checkpoint in progress."""
+    @rule(steps=st.integers(1, 4), unsealed=st.sampled_from([0, 0, 3, 1000]))
+    def checkpoint(self, steps: int, unsealed: int = 0) -> None:
+        """Begin a checkpoint, or continue the checkpoint in progress; the newest rows may be sealed."""
         if self.parts is None:
             self.taken = []
-            self.parts = self.broker.checkpoint(lambda: self.log.last_lsn, self.now_ms)
+            self.sealed_upto = max(self.sealed_upto, self.log.last_lsn - unsealed)
+            self.parts = self.broker.checkpoint(lambda: self.log.last_lsn, self.now_ms, self.sealed_upto)
         for _ in range(steps):
             part = next(self.parts, None)
             if part is None:
                 self.last_checkpoint = self.taken
                 self.parts = None
+                self.callers.check_checkpoint(self.taken, self.log.records(), self.sealed_upto)
                 self.check_same(self.broker_from(self.taken, self.log.records()))
                 return
             self.taken.append(part)

@@ -16,6 +16,7 @@ import msgspec
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
+from model.callers import Callers
 
 from cmqd.core.broker import Broker
 from cmqd.core.domain_errors import (
@@ -124,6 +125,9 @@ class Judge(RuleBasedStateMachine):
 
     limits: Limits
     broker: Broker
+    callers: Callers
+    sealed_upto: int
+    """Rows of the log in sealed segments when the checkpoint in progress began."""
     now_ms: int
     log: NaiveLog
     queues: list[NaiveQueue]
@@ -161,6 +165,7 @@ class Judge(RuleBasedStateMachine):
         ``own``: the first id of the messages sent with the outcome, which the model knows.
         """
         self.log.append(outcome.records, outcome.bodies)
+        self.callers.judge(outcome, self.by_id, self.broker)
         # A tick ends waits before activations.
         there = {queue.queue_id: queue.receivable() for queue in self.queues}
         self.go_on_using()

@@ -7,6 +7,7 @@ letters, transactions and topics.
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
+from model.callers import SHARE, Callers
 from model.disk import DiskRules
 from model.judge import MOST_TICKS, REST_MS
 from model.lives import check_lives
@@ -61,9 +62,13 @@ class BrokerMachine(DiskRules):
             max_dedup_ids=3,
             max_delay_ms=1_296_000_000,
             max_audit_entries=5,
+            max_actors_per_key=SHARE,
             **self.more_limits,
         )
         self.broker = Broker(KEY, self.limits, calendar=every)
+        self.callers = Callers()
+        self.callers.give_clients(self.broker)
+        self.sealed_upto = 0
         self.now_ms = START_MS
         self.log = NaiveLog()
         self.queues = []

@@ -1,5 +1,8 @@
-"""All facts of a broker: numbers, promises, queues, topics, schedules and the audit trail."""
+"""All facts of a broker: numbers, actors, promises, queues, topics, schedules and the audit trail."""
 
+from msgspec import structs
+
+from cmqd.core.facts.actors import JUMP, Actors
 from cmqd.core.facts.audit_trail import AuditTrail
 from cmqd.core.facts.gone_totals import GoneTotals
 from cmqd.core.facts.numbers import Numbers
@@ -8,7 +11,7 @@ from cmqd.core.facts.queues import DELAY_BUCKET_MS, QueueTable
 from cmqd.core.facts.schedules import ScheduleTable
 from cmqd.core.facts.topics import TopicTable
 from cmqd.core.limits import Limits
-from cmqd_segment.records import ClockOffset, LogRestored
+from cmqd_segment.records import ClockOffset, LogRestored, NumbersReserved
 from cmqd_types.totals import QueueTotals, TopicTotals
 
 
@@ -18,6 +21,7 @@ class Facts:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.numbers = Numbers()
+        self.actors = Actors(limits)
         self.promises = Promises(limits)
         self.gone_totals = GoneTotals()
         self.queues = QueueTable(limits, self.promises, self.gone_totals)
@@ -33,6 +37,17 @@ class Facts:
         """
         topic = self.topics.by_id.get(queue_id)
         return self.queues.live_in(queue_id, first, stop) if topic is None else topic.live_in(first, stop)
+
+    def apply_numbers(self, record: NumbersReserved) -> None:
+        """Use no number below those of a record again."""
+        self.numbers.apply(record)
+        self.actors.reserve(record.actor_until)
+
+    def jump(self) -> NumbersReserved:
+        """Leap beyond all numbers that a lost part of the log can have used; return the record."""
+        record = structs.replace(self.numbers.jump(), actor_until=self.actors.next_number + JUMP)
+        self.apply_numbers(record)
+        return record
 
     def apply_totals_reset(self, lsn: int = 0) -> None:
         """Let all totals begin at 0; a slice with an LSN of ``lsn`` or above was made after the reset."""

@@ -64,16 +64,21 @@ class Checkpoint:
         self._queues = facts.queues
         self._topics = facts.topics
 
-    def parts(self, last_lsn: Callable[[], int], now_ms: int) -> Iterator[AnyPart]:
+    def parts(self, last_lsn: Callable[[], int], now_ms: int, sealed_upto: int = 0) -> Iterator[AnyPart]:
         """Yield the parts of a checkpoint; other operations may run between two parts.
 
         ``last_lsn`` returns the LSN of the newest row with appended records. Each part is stamped with the LSN at its
-        making, because replay must skip exactly the records that the part contains.
+        making, because replay must skip exactly the records that the part contains. ``sealed_upto``: every row up to
+        this LSN is in a sealed segment, or gone.
         """
         # The header first, and its LSN with it: replay begins behind it. A record between the header and a slice is
         # replayed for the slices made before it, and skipped for those made after it.
         parts = 1
         yield self._header(last_lsn(), now_ms)
+        # Directly behind the header, and as of one moment: later actors have a record behind the header.
+        for part in self._facts.actors.slices(last_lsn(), sealed_upto):
+            parts += 1
+            yield part
         # A copy of the ids, because queues come and go between two parts. A queue that comes is in the log behind the
         # header; a queue that goes needs no slice.
         for queue_id in list(self._queues.by_id):

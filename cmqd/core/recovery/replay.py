@@ -11,7 +11,7 @@ its slice was made. Behind the end the record is damage, and recovery stops, unl
 
 from collections.abc import Sequence
 
-import msgspec
+from msgspec import structs
 
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
@@ -21,6 +21,7 @@ from cmqd.core.recovery.restore import Restore
 from cmqd.core.recovery.salvage import Salvage
 from cmqd_segment.published import copies_of
 from cmqd_segment.records import (
+    ActorSeen,
     Administered,
     AnyRecord,
     ClockOffset,
@@ -91,7 +92,10 @@ class Replay:
         # Numbers and the clock belong to no queue and have no slice. A reservation is the larger of two, so applying
         # one that the checkpoint contains changes nothing.
         if isinstance(record, NumbersReserved):
-            self._numbers.apply(record)
+            self._facts.apply_numbers(record)
+            return
+        if isinstance(record, ActorSeen):
+            self._facts.actors.apply(record)
             return
         if isinstance(record, ClockOffset):
             self._facts.apply_clock_offset(record, lsn)
@@ -119,14 +123,12 @@ class Replay:
                 self._replay_created(record, lsn)
             return
         if queue is None:
-            if lsn <= self._restore.end_lsn:
-                # The queue was deleted while the checkpoint was taken, before its slice was made.
-                return
-            if self._salvage is not None:
+            # Up to the end of the checkpoint: the queue was deleted before its slice was made.
+            if lsn > self._restore.end_lsn:
+                if self._salvage is None:
+                    raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown queue {record.queue_id}")
                 self.records_not_applied += 1
-                return
-            raise ValueError(f"row {lsn} has a {type(record).__name__} of unknown queue {record.queue_id}")
-        if lsn <= queue.slice_lsn:
+        elif lsn <= queue.slice_lsn:
             # The slice has the messages. The answers of numbered sends are in the slices of sessions, which are made
             # later.
             if isinstance(record, MessagesSent):
@@ -313,16 +315,12 @@ class Replay:
         records: list[AnyRecord] = []
         if lost or self._salvage is not None:
             self._salvage = None
-            record = self._numbers.jump()
-            self._numbers.apply(record)
-            records.append(record)
+            records.append(self._facts.jump())
             # Only after a loss: a whole log has the records that end these messages.
             self._end_nameless(records)
             self._reset_totals(records)
         elif restored is not None:
-            record = self._numbers.jump()
-            self._numbers.apply(record)
-            records.append(record)
+            records.append(self._facts.jump())
         if restored is not None:
             self._facts.apply_restored(restored)
             records.append(restored)
@@ -387,7 +385,7 @@ class Replay:
         for queue in self._queues.by_id.values():
             index = queue.index
             if index.attributes.dead_letter_queue and queue.dead_letters is None:
-                attributes = msgspec.structs.replace(
+                attributes = structs.replace(
                     index.attributes, dead_letter_queue="", dead_letter_max_receives=0, dead_letter_after_ms=0
                 )
                 # With its rewind floor, as every change of attributes has: replay prunes by the record (decision 0024).

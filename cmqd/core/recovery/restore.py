@@ -20,6 +20,7 @@ from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd_fold.half_messages import Checked
 from cmqd_segment.checkpoint import (
+    ActorsSlice,
     AnyPart,
     AuditSlice,
     CheckpointEnd,
@@ -97,6 +98,8 @@ class Restore:
                 self._facts.schedules.load(part)
             case GoneTotalsSlice():
                 self._facts.gone_totals.load(part)
+            case ActorsSlice():
+                self._facts.actors.load(part)
             case AuditSlice():
                 self._facts.audit_trail.load(part)
             case SessionsSlice():

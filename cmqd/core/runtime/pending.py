@@ -5,6 +5,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.domain_errors import DomainError
 from cmqd_segment.records import StoredMessage
+from cmqd_types.actors import NO_ACTOR, Actor
 
 
 class PendingPeek(msgspec.Struct, gc=False):
@@ -68,6 +69,8 @@ class PendingDecisions(msgspec.Struct, gc=False):
     """Number of decisions that are not carried out yet."""
     failures: list[tuple[int, int, DomainError]]
     """(index in the request, message id, refusal)"""
+    actor: Actor = NO_ACTOR
+    """The client that decides."""
 
 
 class PendingDeadLetters(msgspec.Struct, gc=False):
@@ -80,6 +83,8 @@ class PendingDeadLetters(msgspec.Struct, gc=False):
     """(index in the request, receipt handle, refusal)"""
     moved: int = 0
     """Number of messages moved so far."""
+    actor: Actor = NO_ACTOR
+    """The client that moves the messages."""
 
 
 class Rejection(msgspec.Struct, frozen=True, gc=False):

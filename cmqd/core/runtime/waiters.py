@@ -8,6 +8,8 @@ from collections import OrderedDict
 
 import msgspec
 
+from cmqd_types.actors import NO_ACTOR, Actor
+
 
 class Waiter(msgspec.Struct, gc=False):
     """A receive that has no messages yet."""
@@ -22,6 +24,8 @@ class Waiter(msgspec.Struct, gc=False):
     overdue: bool = False
     """The deadline passed while bodies of active messages were being read from the log. The receive stays in line until
     the read returns, because the read may still serve it; an empty answer now would waste the read."""
+    actor: Actor = NO_ACTOR
+    """The client that waits."""
 
 
 class WaitingLine:

@@ -1,6 +1,6 @@
 """The client of a request, as the core's side of the server sees the client: an interface for every wire protocol."""
 
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from cmqd.server.access.permissions import Permissions
 from cmqd.server.replies.reply_gate import Answerable
@@ -89,3 +89,23 @@ class Client(Answerable, Protocol):
     def park(self, request: wire.Request) -> None:
         """Keep a request until the client has read earlier replies."""
         ...
+
+
+Acting: TypeAlias = (
+    wire.SendMessages
+    | wire.ReceiveMessages
+    | wire.DeleteMessages
+    | wire.ChangeVisibility
+    | wire.ReleaseMessages
+    | wire.DeadLetterMessages
+    | wire.PublishMessages
+    | wire.SendHalfMessages
+    | wire.EndTransactions
+)
+"""Requests that change messages: a gateway states the client that it makes them for."""
+
+
+def actor_of(client: Client, request: Acting) -> Actor:
+    """Return the client that a request is made for, as records name it."""
+    stated = request.on_behalf_of
+    return client.actor if stated is None else client.actor.stating(stated)

@@ -10,7 +10,7 @@ from cmqd.log.values import ROW_BYTES
 from cmqd.server.access.shown_names import refusal_shown_to, text_shown_to
 from cmqd.server.admission.fairness import TurnTime
 from cmqd.server.admission.request_admission import Admission
-from cmqd.server.clients.client import Client
+from cmqd.server.clients.client import Client, actor_of
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
@@ -61,10 +61,18 @@ class Sends:
     def take_run(self, client: Client, run: Sequence[wire.SendMessages]) -> int:
         """Collect the first sends of a run together; see ``Dispatcher``.
 
-        Only plain sends: with a single body, without headers, all to the same queue. Other sends are examined singly.
+        Only plain sends: with a single body, without headers, of the client itself, all to the same queue. Other sends
+        are examined singly.
         """
         queue = run[0].queue
-        if [True for asked in run if asked.queue != queue or asked.headers is not None or len(asked.bodies) != 1]:
+        if [
+            True
+            for asked in run
+            if asked.queue != queue
+            or asked.headers is not None
+            or len(asked.bodies) != 1
+            or asked.on_behalf_of is not None
+        ]:
             return 0
         return self.take_plain([client] * len(run), run)
 
@@ -78,7 +86,7 @@ class Sends:
     def decide(self, group: Group, now_ms: int) -> Outcome[list[Sequence[int] | DomainError]]:
         """Have the core store the messages."""
         _, account, queue = group.key
-        return self.broker.send_all(account, queue, group.requests, now_ms)
+        return self.broker.send_all(account, queue, group.requests, now_ms, group.actors)
 
     def answer(self, group: Group, results: Sequence[Sequence[int] | DomainError], lsn: int, held: list[Held]) -> None:
         """Answer the sends of a group with their message ids."""
@@ -113,7 +121,7 @@ class Deletes:
     def decide(self, group: Group, now_ms: int) -> Outcome[list[HandlesDone | DomainError]]:
         """Have the core delete the messages."""
         _, account, queue = group.key
-        return self.broker.delete_all(account, queue, group.requests, now_ms)
+        return self.broker.delete_all(account, queue, group.requests, now_ms, group.actors)
 
     def answer(self, group: Group, results: Sequence[HandlesDone | DomainError], lsn: int, held: list[Held]) -> None:
         """Answer the deletes of a group."""
@@ -232,6 +240,7 @@ class Receives:
             now_ms,
             waiting=waiting_requests.receives.get(account, 0),
             max_waiting=self.max_waiting_per_account,
+            actors=group.actors,
         )
         results = outcome.reply
         has_deletes = ReceivedAfterDeletes in map(type, results)
@@ -317,7 +326,13 @@ class DeadLetters:
         now_ms = self.now_ms()
         waiter_id = self.waiting_requests.new_id()
         outcome = self.broker.dead_letter(
-            client.account, request.queue, waiter_id, request.receipt_handles, request.reasons, now_ms
+            account=client.account,
+            name=request.queue,
+            waiter_id=waiter_id,
+            handles=request.receipt_handles,
+            reasons=request.reasons,
+            now_ms=now_ms,
+            actor=actor_of(client, request),
         )
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)
 

@@ -91,7 +91,7 @@ class Publishes:
         _, account, topic = group.key
         key = (account, topic)
         if key not in self.lines:
-            plan = self.broker.plan_publish(account, topic, group.requests, now_ms)
+            plan = self.broker.plan_publish(account, topic, group.requests, now_ms, group.actors)
             if plan.advance(SLICE_UNITS):
                 return self.broker.apply_publish(plan, now_ms)
         self.lines.setdefault(key, deque()).append(_Publish(group, plan))
@@ -128,7 +128,7 @@ class Publishes:
             plan = publish.plan
             if plan is None:
                 _, account, topic = group.key
-                plan = self.broker.plan_publish(account, topic, group.requests, now_ms)
+                plan = self.broker.plan_publish(account, topic, group.requests, now_ms, group.actors)
                 publish.plan = plan
             return self.broker.apply_publish(plan, now_ms) if plan.advance(units) else None
 

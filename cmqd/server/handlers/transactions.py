@@ -6,7 +6,7 @@ from cmqd.core import domain_errors as domain
 from cmqd.core.broker import Broker
 from cmqd.core.outcome import TransactionsDone
 from cmqd.server.admission.request_admission import Admission
-from cmqd.server.clients.client import Client
+from cmqd.server.clients.client import Client, actor_of
 from cmqd.server.clients.transaction_checkers import MAX_REGISTRATIONS, TooManyRegistrations, TransactionCheckers
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
@@ -38,7 +38,7 @@ class Transactions:
         if self.admission.refuses_bodies(client, request.request_id):
             return
         now_ms = self.now_ms()
-        outcome = self.broker.send_half(client.account, request.queue, request, now_ms)
+        outcome = self.broker.send_half(client.account, request.queue, request, now_ms, actor=actor_of(client, request))
         message_ids = list(outcome.reply)
         self.counters.half_sent += len(message_ids)
         self.answering.answer(client, outcome, now_ms, wire.MessagesSent(request.request_id, message_ids))
@@ -52,7 +52,13 @@ class Transactions:
         now_ms = self.now_ms()
         waiter_id = self.waiting_requests.new_id()
         outcome = self.broker.end_transactions(
-            client.account, request.queue, waiter_id, request.message_ids, request.decisions, now_ms
+            account=client.account,
+            name=request.queue,
+            waiter_id=waiter_id,
+            message_ids=request.message_ids,
+            decisions=request.decisions,
+            now_ms=now_ms,
+            actor=actor_of(client, request),
         )
         self.checkers.settle(client.account, request.queue, request.message_ids)
         self.answering.answer_or_wait(client, request, waiter_id, outcome, now_ms)

@@ -26,7 +26,7 @@ from cmqd.server.access.restricted_lookups import ComparedNames, RestrictedLooku
 from cmqd.server.access.shown_names import shown_to, shown_with
 from cmqd.server.admission.fairness import TurnTime
 from cmqd.server.admission.request_admission import Admission
-from cmqd.server.clients.client import Client
+from cmqd.server.clients.client import Client, actor_of
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.part import part
 from cmqd.server.replies.answering import Answering
@@ -156,6 +156,7 @@ def plain_handlers(
         call, make_reply = call_of(operation, broker), reply_of(operation)
         stores_body = "body" in operation.request.__struct_fields__
         is_creation = operation in CREATIONS
+        names_actor = "actor" in parameters_of(operation, broker)
 
         def handle(client: Client, request: Any) -> None:
             if is_creation:
@@ -164,7 +165,8 @@ def plain_handlers(
             if has_body and admission.refuses_bodies(client, request.request_id):
                 return
             time_ms = now_ms()
-            outcome = call(client.account, request, time_ms)
+            named = {"actor": actor_of(client, request)} if names_actor else {}
+            outcome = call(client.account, request, time_ms, **named)
             if operation.is_administration:
                 outcome = audit_entries.with_entry(client, request, outcome, time_ms)
             reply = shown_to(client, make_reply(request.request_id, outcome.reply, location))

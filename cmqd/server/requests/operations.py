@@ -1,10 +1,10 @@
 """The operations that only call the core, or the accounts, and answer.
 
 Such an operation needs its declaration (``cmqd_protocol.operations``) and its method. The method has the name of the
-operation. Its arguments are the account of the client, the fields of the request in their order (but for
-``on_behalf_of``), and broker time if the method takes ``now_ms``. The reply follows from its type. Methods of another
-name and replies of another making are listed here. An operation that does more is a method in ``handlers``; all others
-of the core come here (``wiring``).
+operation. Its arguments are the account of the client, the fields of the request in their order, broker time if the
+method takes ``now_ms``, and the client as records name it if the method takes ``actor``. The reply follows from its
+type. Methods of another name and replies of another making are listed here. An operation that does more is a method in
+``handlers``; all others of the core come here (``wiring``).
 """
 
 import inspect
@@ -52,7 +52,7 @@ def call_of(operation: Operation[..., Any], target: object) -> Callable[..., Any
     name = method_of(operation)
     # The methods of the accounts have the account of the request first.
     fields = sorted(operation.request.__struct_fields__[1:], key=lambda field: field != "account")
-    # The stated client is no argument: no effect of a request depends on it.
+    # The stated client is a part of the argument ``actor``.
     fields = [field for field in fields if field != ON_BEHALF_OF]
     # Of two names at least, because a getter of a single name returns no tuple.
     read: Callable[[Any], Sequence[Any]] = attrgetter("request_id", "request_id", *fields)

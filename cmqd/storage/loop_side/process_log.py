@@ -90,6 +90,10 @@ class StorageProcessLog:
     """The end of the sockets is expected."""
     _ended = False
     """The sockets were closed from this side."""
+    _actors_wanted: ipc.ActorsWanted | None = None
+    """The question of the sealer, which asks for one segment at a time."""
+    sealed_upto = 0
+    """See ``Log``."""
 
     def __init__(
         self,
@@ -289,6 +293,7 @@ class StorageProcessLog:
                     self._log_id = log_id
                     self.epoch, self.takeover = epoch, takeover
                 self._recovery.end(None)
+                self._tell_actors()
             case _:
                 raise AssertionError(head)
 
@@ -298,6 +303,7 @@ class StorageProcessLog:
                 self._recovery.take_rows(head, data, offset)
             else:
                 self._recovery.take_parts(head, data, offset)
+            self._tell_actors()
         except NewerFormatError as error:
             # A start inspects the folder first. So this is a row, or a checkpoint, that a leader of a newer version
             # has put into the engine while this broker is a standby.
@@ -316,12 +322,23 @@ class StorageProcessLog:
             control.send(ipc.DeletedNames(deleted))
         if isinstance(part, CheckpointEnd):
             self._commits.tell_at(part.lsn)
+        self._names.actors.note_written(part)
         if (chunk := self._checkpoint.take(part)) is not None:
             control.send(*chunk)
 
     def closed_segments(self) -> list[SegmentReport]:
         """See ``Log``."""
         return list(self._segments.values())
+
+    def _tell_actors(self) -> None:
+        """Answer the question for the actors of a segment, once they are known: the copy of a standby seals segments
+        while their rows are on their way.
+        """
+        wanted = self._actors_wanted
+        if wanted is not None and self._recovery.noted_lsn >= wanted.last_lsn:
+            self._actors_wanted = None
+            actors, next_start = self._names.actors.listed(wanted.start, wanted.last_lsn)
+            self._send(ipc.SegmentActors(wanted.number, actors, next_start))
 
     async def active_segment(self) -> SegmentReport | None:
         """See ``Log``."""
@@ -409,12 +426,16 @@ class StorageProcessLog:
             case ipc.SegmentClosed(segment, sealed_upto):
                 self._segments[segment.number] = segment
                 self._names.forget_deleted(sealed_upto)
+                self.sealed_upto = sealed_upto
             case ipc.SegmentsDropped(numbers):
                 for number in numbers:
                     self._segments.pop(number, None)
             case ipc.NamesWanted(number, ids):
                 assert self._control is not None
                 self._control.send(ipc.SegmentNames(number, self._names.of(ids)))
+            case ipc.ActorsWanted():
+                self._actors_wanted = head
+                self._tell_actors()
             case ipc.CheckpointWanted():
                 self.on_checkpoint_wanted()
             case ipc.CheckpointDone(lsn, droppable_lsn):

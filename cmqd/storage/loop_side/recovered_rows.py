@@ -11,9 +11,12 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import RecoveredBatch
 from cmqd.storage import ipc
 from cmqd.storage.source_names import SourceNames
+from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader
 from cmqd_segment.checkpoint_file import decode_part
 from cmqd_segment.rows import decode_records
 
+ALL_ROWS = 1 << 63
+"""An LSN above all rows: later rows are noted when they are appended."""
 RECOVERY_CHUNKS = 4
 """Chunks of the recovery stream that are requested ahead: the storage process reads the next chunk while this process
 decodes the last. A bound, because the whole stream would wait in memory otherwise."""
@@ -26,6 +29,9 @@ class RecoveredRows:
         self._names = names
         self._batches: asyncio.Queue[RecoveredBatch | LogFailed | None] = asyncio.Queue()
         """Decoded chunks, then None, or the failure that cut the stream off."""
+        self.noted_lsn = 0
+        """The names and actors of the rows up to this LSN are noted; of all rows behind the last chunk."""
+        self._header_lsn = 0
         self.is_read = False
         """The stream was read to its end, so rows may have been appended since then."""
 
@@ -49,6 +55,10 @@ class RecoveredRows:
         for size in chunk.sizes:
             part = decode_part(view[offset : offset + size])
             self._names.note_part(part)
+            if isinstance(part, CheckpointHeader):
+                self._header_lsn = part.lsn
+            elif isinstance(part, CheckpointEnd):
+                self.noted_lsn = self._header_lsn
             parts.append(part)
             offset += size
         self._batches.put_nowait(parts)
@@ -60,10 +70,12 @@ class RecoveredRows:
         for lsn, time_ms, size in chunk.rows:
             records = decode_records(view[offset : offset + size])
             self._names.note(records, lsn)
+            self.noted_lsn = lsn
             rows.append((lsn, time_ms, records))
             offset += size
         self._batches.put_nowait(rows)
 
     def end(self, failure: LogFailed | None) -> None:
         """End the stream behind the chunks that have arrived."""
+        self.noted_lsn = ALL_ROWS
         self._batches.put_nowait(failure)

@@ -1,9 +1,9 @@
 """Sealing: turn a retired segment into an immutable, checksummed file, in the background.
 
 Steps, on the segment's only connection: copy the WAL into the main file (``wal_checkpoint(RESTART)``); write the tables
-``sparse``, ``names`` and ``segment``, which begins the WAL again; cut the frames behind the tables off, in steps; run
-``wal_checkpoint(TRUNCATE)`` until it returns (0, 0, 0); close; SHA-256; read-only; fsync; write the side file
-(``side_files``); write *sealed* into the manifest. The manifest comes last: until then the next start treats the
+``sparse``, ``names``, ``actors`` and ``segment``, which begins the WAL again; cut the frames behind the tables off, in
+steps; run ``wal_checkpoint(TRUNCATE)`` until it returns (0, 0, 0); close; SHA-256; read-only; fsync; write the side
+file (``side_files``); write *sealed* into the manifest. The manifest comes last: until then the next start treats the
 segment as retired and repeats the seal, and no step harms when it is repeated.
 
 A reader with an old snapshot delays the truncation; the segment stays retired and the sealer tries again. On a full
@@ -39,7 +39,8 @@ from cmqd.storage.writing.side_files import SideFiles
 from cmqd_segment.manifest import SegmentEntry, SegmentState, SideEntry, SourceName, sync_folder
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import decode_records
-from cmqd_segment.schema import NAMES_TABLE, SegmentFormatError, open_read_only, read_names
+from cmqd_segment.schema import ACTORS_TABLE, NAMES_TABLE, SegmentFormatError, open_read_only, read_names
+from cmqd_types.actors import Actor
 
 RETRY_SECONDS = (0.05, 5.0)
 FULL_DISK_PAUSE_SECONDS = 0.5
@@ -65,7 +66,7 @@ class Sealer:
         sides: SideFiles,
         on_sealed: Callable[[SealedFile], None],
         has_room: Callable[[WritableSegment], bool],
-        ask: Callable[[ipc.NamesWanted], None],
+        ask: Callable[[ipc.NamesWanted | ipc.ActorsWanted], None],
         is_hurried: Callable[[], bool],
     ) -> None:
         """Connect the sealer to the other rooms.
@@ -76,7 +77,7 @@ class Sealer:
             sides: writes the side file of each segment.
             on_sealed: called with each sealed file.
             has_room: whether the disk has room for the copy of the WAL that a seal makes.
-            ask: sends the loop process a request for names, answered by ``names_told``.
+            ask: sends the loop process a request for names or actors, answered by ``names_told`` or ``actors_told``.
             is_hurried: whether a WAL gives its blocks back at once, and not in steps; called in any thread.
         """
         self._catalog = catalog
@@ -88,6 +89,8 @@ class Sealer:
         self._is_hurried = is_hurried
         self._names: dict[int, asyncio.Future[list[SourceName]]] = {}
         """Names that the loop process was asked for, by number of the segment."""
+        self._actors: dict[int, asyncio.Future[ipc.SegmentActors]] = {}
+        """Actors that the loop process was asked for, by number of the segment."""
         self._sealing: WritableSegment | None = None
         """The segment that is being sealed; in ``_waiting`` until the seal is complete."""
         self._held: deque[WritableSegment] = deque()
@@ -205,12 +208,33 @@ class Sealer:
             names |= await asyncio.to_thread(names_in_file, file.path, missing)
         return list(names.values())
 
+    def actors_told(self, answer: ipc.SegmentActors) -> None:
+        """Take the answer to ``ActorsWanted``."""
+        self._actors.pop(answer.number).set_result(answer)
+
+    async def _actors_of(self, segment: WritableSegment) -> list[tuple[int, Actor]]:
+        """Collect the actors that the rows of a segment may name: all that had their numbers before its end, but those
+        of whom only older segments, which are sealed, can have rows.
+
+        The exact set would need every row decoded.
+        """
+        actors: list[tuple[int, Actor]] = []
+        start = 0
+        while True:
+            answer = self._actors[segment.number] = asyncio.get_running_loop().create_future()
+            self._ask(ipc.ActorsWanted(segment.number, start, segment.last_lsn))
+            some = await answer
+            actors += some.actors
+            start = some.next_start
+            if not start:
+                return actors
+
     async def _seal(self, segment: WritableSegment) -> None:
-        names = await self._names_of(segment)
+        names, actors = await self._names_of(segment), await self._actors_of(segment)
         # The tables are written through the WAL, which they begin again: only then is the rest of the file of no use,
         # and can be cut in steps. A prefix of the rows' own frames would be an older state of the segment.
         await self._with_patience(segment, lambda: copy_wal(segment))
-        await self._with_patience(segment, lambda: write_tables(segment, names))
+        await self._with_patience(segment, lambda: write_tables(segment, names, actors))
 
         def has_time() -> bool:
             return not self._is_hurried() and len(self._waiting) == 1
@@ -281,8 +305,10 @@ def names_in_file(path: Path, ids: Set[int]) -> dict[int, SourceName]:
         return {}
 
 
-def write_tables(segment: WritableSegment, names: Sequence[SourceName] = ()) -> bool:
-    """Write the sparse index, the names and the facts about the segment; a repetition replaces them.
+def write_tables(
+    segment: WritableSegment, names: Sequence[SourceName] = (), actors: Sequence[tuple[int, Actor]] = ()
+) -> bool:
+    """Write the sparse index, the names, the actors and the facts about the segment; a repetition replaces them.
 
     In a transaction, because the seal may be repeated after a crash or an error: the repetition finds no tables or
     whole tables. A failed attempt is rolled back, so that the retry can begin.
@@ -297,6 +323,11 @@ def write_tables(segment: WritableSegment, names: Sequence[SourceName] = ()) -> 
         raw.executemany(
             "INSERT OR REPLACE INTO names VALUES (?,?,?,?,?,?)",
             [(*structs.astuple(name), queues[name.id].messages, queues[name.id].bytes) for name in names],
+        )
+        raw.execute(ACTORS_TABLE)
+        raw.executemany(
+            "INSERT OR REPLACE INTO actors VALUES (?,?,?,?,?,?)",
+            [(number, *structs.astuple(actor)) for number, actor in actors],
         )
         raw.executemany(
             "INSERT OR REPLACE INTO segment VALUES (?,?)",

@@ -58,7 +58,7 @@ def test_numbers_leap_when_part_of_the_log_was_lost():
     record, reset = rig.broker.recovered(lost=True)
 
     assert type(reset) is TotalsReset
-    assert record == NumbersReserved(until + JUMP, until + JUMP, 1025 + JUMP)
+    assert record == NumbersReserved(until + JUMP, until + JUMP, 1025 + JUMP, 1 + 1_000_000)
     assert rig.broker.facts.numbers.next_message_id == until + JUMP
 
 

@@ -16,6 +16,7 @@ from cmqd_segment.records import (
     UNUSED,
     AnyRecord,
     DeadLettersFrom,
+    LogRestored,
     MessagesDelivered,
     MessagesPublished,
     MessagesPublishedAlike,
@@ -30,7 +31,9 @@ from cmqd_segment.records import (
     TotalsReset,
     Unsubscribed,
 )
+from cmqd_types.actors import Actor
 from support.cases import each_case
+from support.core import alone
 from support.core.builders import ACCOUNT, KEY, Rig, counts, every
 from support.core.facts import check_lease_buckets, facts, without_totals
 from support.core.invariants import check_broker
@@ -59,7 +62,8 @@ def eventful() -> Rig:
     settle(rig, 6000)
     rig.delete(*rig.handles(most=3))
     rig.clear("other")
-    rig.send(b"d", b"e", name="other")
+    actor = Actor(ACCOUNT, "AKID", "worker", "10.0.0.1")
+    rig.done(rig.broker.send_all(ACCOUNT, "other", [alone.Send([b"d", b"e"])], rig.now_ms, [actor]))
     rig.create("gone")
     rig.send(b"x", name="gone")
     rig.delete_queue("gone")
@@ -71,6 +75,10 @@ def eventful() -> Rig:
     reset = TotalsReset(rig.now_ms)
     rig.log.append([reset])
     rig.broker.replay(reset, rig.log.last_lsn)
+    # As after an earlier restore.
+    restored = LogRestored(rig.now_ms, 0)
+    rig.log.append([restored])
+    rig.broker.replay(restored, rig.log.last_lsn)
     action = AuditAction("admin", "admin", "AKID", "10.0.0.1:5", "create_queue", "far", "")
     rig.log.append([rig.broker.audit_record(action, rig.now_ms)])
     rig.create("far")

@@ -21,6 +21,7 @@ from cmqd_protocol import messages as wire
 from cmqd_protocol.frames import frame
 from cmqd_protocol.messages import encoder
 from cmqd_protocol.protocol_errors import ErrorCode
+from cmqd_segment.records import ActorSeen
 from cmqd_types.keys import Role
 from support.server.server_rig import RigClient, ServerRig, code_of
 
@@ -384,12 +385,12 @@ async def with_queues(rig: ServerRig, count: int) -> list[RigClient]:
 
 
 def note_appends(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Number of records of each append to the log."""
+    """Number of records of each append to the log, without the record of the client."""
     appends: list[int] = []
     real = rig.log.append
 
     def noted(records: Any, bodies: Any, now_ms: int) -> Any:
-        appends.append(len(records))
+        appends.append(sum(not isinstance(record, ActorSeen) for record in records))
         return real(records, bodies, now_ms)
 
     monkeypatch.setattr(rig.log, "append", noted)

@@ -11,6 +11,7 @@ from cmqd.log.values import LogState
 from cmqd.server.monitoring.counters import Counters
 from cmqd.server.requests import collecting
 from cmqd_protocol import messages as wire
+from cmqd_types.actors import Actor
 from support.server.server_rig import ServerRig, code_of
 from support.server.topics import a_topic, to_queue
 
@@ -20,9 +21,11 @@ def note_publishes(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> list[tupl
     calls: list[tuple[str, list[list[bytes]]]] = []
     real = rig.broker.plan_publish
 
-    def noting(account: str, topic: str, requests: Sequence[PublishRequest], now_ms: int) -> PublishPlan:
+    def noting(
+        account: str, topic: str, requests: Sequence[PublishRequest], now_ms: int, actors: Sequence[Actor]
+    ) -> PublishPlan:
         calls.append((topic, [request.bodies for request in requests]))
-        return real(account, topic, requests, now_ms)
+        return real(account, topic, requests, now_ms, actors)
 
     monkeypatch.setattr(rig.broker, "plan_publish", noting)
     return calls

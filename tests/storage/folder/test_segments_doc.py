@@ -9,7 +9,7 @@ import msgspec
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import CheckpointEntry, Manifest, SegmentEntry, SegmentState
 from cmqd_segment.records import AnyRecord
-from cmqd_segment.schema import NAMES_TABLE, TABLES
+from cmqd_segment.schema import ACTORS_TABLE, NAMES_TABLE, TABLES
 from cmqd_types.messages import CopyOf, Origin
 
 TEXT = (Path(__file__).parents[3] / "protocol" / "SEGMENTS.md").read_text()
@@ -51,7 +51,7 @@ def test_a_record_names_the_defaults_of_its_fields() -> None:
 
 
 def test_the_tables_are_those_of_the_schema() -> None:
-    for statement in (*TABLES, NAMES_TABLE):
+    for statement in (*TABLES, NAMES_TABLE, ACTORS_TABLE):
         assert squeezed(statement) in squeezed(TEXT)
 
 

@@ -81,12 +81,13 @@ def test_a_publish_stands_in_the_row_as_its_fields_in_order() -> None:
         numbered=[7, 1, 300, 2],
         topic="t",
         subscriptions=["s", "u"],
+        actors=[4],
     )
 
     encoded = encode_records([record])
 
     fields = "09 05 cd012c 01 9102 94110312ccc8 cd012d 9113 c0 9191a161 940701cd012c02 c0 a174 92a173a175"
-    assert encoded == bytes.fromhex(f"91dc0012 36 {fields} 90 90 90")
+    assert encoded == bytes.fromhex(f"91dc0013 36 {fields} 90 90 90 9104")
     assert decode_records(encoded) == [record]
     bare = bytes.fromhex("9196 36 09 05 cd012c 01 9102")
     assert decode_records(bare) == [records.MessagesPublished(9, 5, 300, 1, [2])]

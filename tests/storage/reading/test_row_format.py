@@ -23,6 +23,7 @@ from cmqd_segment.rows import (
     sent_runs,
     stored_messages,
 )
+from cmqd_types.actors import Actor
 from cmqd_types.attributes import QueueAttributes, SubscriptionAttributes, TopicAttributes
 from cmqd_types.audit import AuditEntry
 from cmqd_types.messages import CopyOf, Origin
@@ -32,6 +33,9 @@ from support.storage.log_rig import NOW_MS, body, deleted, sent
 def one_of_each() -> list[records.AnyRecord]:
     return [
         records.NumbersReserved(1, 2, 3),
+        records.NumbersReserved(1, 2, 3, 1 << 40),
+        records.LogRestored(NOW_MS, 5),
+        records.ActorSeen(1, Actor("account", "AKID" + "x" * 32, "\u20ac" * 128, "h" * 64, "::1")),
         records.QueueCreated(1, "account", "name", QueueAttributes(), NOW_MS),
         records.QueueAttributesSet(1, QueueAttributes(delay_ms=5), NOW_MS, 1 << 62),
         records.QueueDeleted(1),
@@ -53,7 +57,9 @@ def one_of_each() -> list[records.AnyRecord]:
             copies_of=[CopyOf("t" * 64, "s" * 64, 1 << 62, NOW_MS, ["\u20ac" * 16] * 10), None],
         ),
         records.MessagesReceived(1, [0, 2], 1, NOW_MS, NOW_MS + 1),
+        records.MessagesReceived(1, [0, 3], 1, NOW_MS, NOW_MS + 1, [2, 1, 1, 70_000]),
         records.MessagesDeleted(1, [0, 2], [1, 2], NOW_MS),
+        records.MessagesDeleted(1, [0, 2], [1, 2], NOW_MS, [127]),
         records.LeasesEnded(1, [1, 2]),
         records.MessagesReleased(1, [1, 2], True),
         records.VisibilityChanged(1, [1, 2], NOW_MS),

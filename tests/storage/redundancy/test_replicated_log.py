@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +29,9 @@ from cmqd_segment.manifest import (
     read_manifest,
     write_manifest,
 )
-from cmqd_segment.records import AnyRecord
+from cmqd_segment.records import ActorSeen, AnyRecord
+from cmqd_segment.schema import open_read_only, read_actors
+from cmqd_types.actors import Actor
 from support.engine.replicas import Replicas
 from support.eventually import eventually
 from support.storage.killed_folder import copy_as_killed
@@ -577,3 +580,25 @@ async def test_the_loop_process_of_a_leader_commits_no_row(replicas: Replicas) -
 
     assert log._way.lock is None  # pyright: ignore[reportPrivateUsage]
     assert log.figures.in_loop == 0
+
+
+async def test_the_segments_of_a_cache_have_the_actors_of_the_leader(replicas: Replicas) -> None:
+    leader = await replicas.leader("a")
+    actors = [Actor("shop", "AKID", f"worker {number}") for number in range(3)]
+    for number, actor in enumerate(actors[:2], 1):
+        leader.log.append([ActorSeen(number, actor)], (), NOW_MS)
+        await leader.rig.commit()
+        await leader.log.seal_now()
+    await leader.end()
+
+    other = await replicas.leader("b")
+    other.log.append([ActorSeen(3, actors[2])], (), NOW_MS)
+    await other.rig.commit()
+    await other.log.close()
+
+    tables: list[list[str]] = []
+    for entry in read_manifest(other.folder).segments:
+        if entry.state is SegmentState.SEALED:
+            with closing(open_read_only(other.folder / entry.file, sealed=True)) as raw:
+                tables.append([actor.name for actor in read_actors(raw).values()])
+    assert tables[-1] == ["worker 0", "worker 1", "worker 2"]

@@ -14,6 +14,7 @@ their leases, and the target gets the messages with new ids and their origins. T
 message at that moment. A refused message stays in flight under its handle until its lease ends.
 """
 
+import itertools
 from collections.abc import Sequence
 
 from cmqd.core.domain_errors import (
@@ -40,6 +41,7 @@ from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
 from cmqd_fold.receipts import ReceiptHandles
 from cmqd_segment.records import MessagesDeadLettered, Runs, StoredMessage, last_of, runs_of, unpack_runs
+from cmqd_types.actors import NO_ACTOR, Actor
 from cmqd_types.messages import GONE_MOVED, Origin
 
 REJECTED = "rejected"
@@ -64,6 +66,7 @@ class Rejections:
         self._limits = facts.limits
         self._numbers = facts.numbers
         self._queues = facts.queues
+        self._actors = facts.actors
         self._runtime = runtime.queues
         self._agenda = runtime.agenda
         self._rejecting = runtime.rejecting
@@ -82,12 +85,12 @@ class Rejections:
         handles: list[int],
         reasons: list[str],
         now_ms: int,
+        actor: Actor = NO_ACTOR,
     ) -> Outcome[DeadLettersDone | Waiting]:
-        """Move messages in flight to the dead-letter queue, with a reason per handle or a common reason.
+        """Move messages in flight of a client to the dead-letter queue, with a reason per handle or a common reason.
 
         The reply names the refused handles with their refusals; the result is WAITING until the bodies are read. A move
-        counts as the delete of the lease, so a second request finds the handle invalid; it waits for the first if that
-        is under way.
+        counts as the delete of the lease: a later request finds the handle invalid, and waits for a move under way.
 
         Raises:
             QueueNotFound, InvalidArgument. If the queue is deleted meanwhile, a waiting request ends with QueueDeleted.
@@ -98,7 +101,7 @@ class Rejections:
         invalid = self._leases.find(queue, handles, leases, now_ms)
         # The first mention counts: a repeated handle has a single result, with the first reason.
         places = {handle: place for place, handle in reversed([*enumerate(handles)])}
-        request = PendingDeadLetters(waiter_id, 0, [])
+        request = PendingDeadLetters(waiter_id, 0, [], actor=actor)
         handle_of = dict(zip(self._handles.leases(handles), handles, strict=True))
         lease_of = {handle: lease for lease, handle in handle_of.items()}
         for failure in invalid:
@@ -260,7 +263,10 @@ class Rejections:
         assert target is not None
         positions = runs_of([message.position for _, _, message in moved])
         leases = runs_of([rejection.lease for rejection, _, _ in moved])
-        record = MessagesDeadLettered(queue.queue_id, positions, leases, now_ms)
+        # Positions ascend in a page.
+        actors = [rejection.request.actor for rejection, _, _ in moved]
+        named = self._actors.joined(actors, itertools.repeat(1), len(actors), effects.records)
+        record = MessagesDeadLettered(queue.queue_id, positions, leases, now_ms, named)
         origins: list[Origin | None] = [
             Origin(
                 queue.name, message.message_id, message.enqueue_ms, in_flight.receive_count, REJECTED, rejection.reason

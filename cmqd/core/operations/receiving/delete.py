@@ -16,7 +16,8 @@ from cmqd.core.operations.retention.rewind import PRUNE_MS
 from cmqd.core.outcome import Effects, HandlesDone, Outcome
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
-from cmqd_segment.records import MessagesDeleted, runs_of
+from cmqd_segment.records import AnyRecord, MessagesDeleted, runs_of
+from cmqd_types.actors import Actor
 
 _position: Callable[[InFlight], int] = attrgetter("position")
 
@@ -26,15 +27,23 @@ class Delete:
 
     def __init__(self, facts: Facts, runtime: Runtime, leases: LeasesByHandle, serving: Serving) -> None:
         self._queues = facts.queues
+        self._actors = facts.actors
         self._runtime = runtime.queues
         self._agenda = runtime.agenda
         self._leases = leases
         self._serving = serving
 
     def delete_all(
-        self, account: str, name: str, requests: Sequence[list[int]], now_ms: int
+        self,
+        account: str,
+        name: str,
+        requests: Sequence[list[int]],
+        now_ms: int,
+        actors: Sequence[Actor] = (),
     ) -> Outcome[list[HandlesDone | DomainError]]:
         """Apply the deletes of several clients to one queue, by their handles, in this order, with one record.
+
+        ``actors``: the client of each request, empty = not known.
 
         A refused delete has its error at its index of the reply and does not affect the others.
 
@@ -52,25 +61,47 @@ class Delete:
         # No record without messages: it would be a row of the log that says nothing.
         if not leases:
             return Outcome(replies)
-        record = self.apply_deletes(queue, leases, now_ms)
+        records: list[AnyRecord] = []
+        self.apply_deletes(queue, leases, now_ms, records, actors, replies)
         # Receives can wait although messages are active: the limit of messages in flight held them up, and this delete
         # made room. (Or the receives wait for a page. Serving is harmless then.)
         if index.active_count and self._runtime[queue.queue_id].line.waiting:
-            return self._serving.served(queue, Effects([record]), replies, now_ms)
-        return Outcome(replies, [record])
+            return self._serving.served(queue, Effects(records), replies, now_ms)
+        return Outcome(replies, records)
 
-    def apply_deletes(self, queue: Queue, leases: dict[int, InFlight], now_ms: int) -> MessagesDeleted:
-        """Delete the messages of these leases, at least one, and return the record.
+    def apply_deletes(
+        self,
+        queue: Queue,
+        leases: dict[int, InFlight],
+        now_ms: int,
+        records: list[AnyRecord],
+        actors: Sequence[Actor],
+        results: Sequence[HandlesDone | DomainError | None],
+    ) -> None:
+        """Delete the messages of these leases, at least one, and add the record to ``records``.
 
         The caller serves the waiting receives (:mod:`cmqd.core.operations.receiving.serving`), for which
         the delete may have made room.
+
+        Args:
+            queue: the queue.
+            leases: the leases of all requests, in the order of the requests.
+            now_ms: broker time.
+            records: the records of the operation.
+            actors: the client of each request, empty = not known.
+            results: the result of each request, with the number of its leases.
         """
         index = queue.index
         positions = list(map(_position, leases.values()))
-        record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms)
+        if len(actors) > 1:
+            counts = [result.done if isinstance(result, HandlesDone) else 0 for result in results]
+            named = self._actors.sorted_by(positions, actors, counts, records)
+        else:
+            named = self._actors.joined(actors, (), len(positions), records)
+        record = MessagesDeleted(index.queue_id, runs_of(positions), runs_of(list(leases)), now_ms, named)
         # Examined before the record is applied, because afterwards these messages are in the set themselves.
         if index.attributes.rewind_ms and (not index.rewindable_count or min(positions) < next(iter(index.rewindable))):
             # The oldest deleted message leaves the rewind window first, and the planned review may be later than that.
             self._agenda.reviews.set(queue.queue_id, now_ms + PRUNE_MS)
         index.apply_deleted(record)
-        return record
+        records.append(record)

@@ -33,10 +33,12 @@ from cmqd.core.outcome import (
     ReceiveRequest,
     Waiting,
 )
+from cmqd.core.runtime.queue import QueueRuntime
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.waiters import Waiter
 from cmqd_fold.leases import InFlight
 from cmqd_segment.records import AnyRecord
+from cmqd_types.actors import Actor
 from cmqd_types.messages import ReceivedMessage
 
 
@@ -61,13 +63,19 @@ class Receive:
         self._delete = delete
 
     def _receive_one(
-        self, queue: Queue, request: ReceiveRequest, waiter_id: int, now_ms: int, waiting: int, max_waiting: int
+        self,
+        queue: Queue,
+        request: ReceiveRequest,
+        waiter_id: int,
+        now_ms: int,
+        waiting: int,
+        max_waiting: int,
+        actors: Sequence[Actor],
     ) -> Outcome[list[ReceivedMessage] | Waiting]:
         """Take up to ``max_messages`` active messages, at once, or as soon as messages become active within the wait.
 
-        ``waiter_id`` names this receive to :meth:`cancel_receive` and in ``Outcome.woken`` if the reply is WAITING
-        (also possible with a wait of 0, while bodies are read from the log). ``waiting`` receives of the account wait
-        already, of at most ``max_waiting`` (0 = no limit). The limit never refuses a receive that finds messages.
+        The reply can be WAITING with a wait of 0 too, while bodies are read from the log. ``waiting`` receives of the
+        account wait already, of at most ``max_waiting`` (0 = no limit), which refuses no receive that finds messages.
 
         Raises:
             InvalidArgument, TooManyInFlight, TooManyWaiting.
@@ -86,38 +94,47 @@ class Receive:
         reads: list[PageRead] = []
         # Only with an empty line: see the module for the receives in line.
         if index.active_count and not runtime.line.waiting:
-            messages = self._serving.take(queue, (max_messages,), visibility_timeout_ms, records, now_ms)
+            messages = self._serving.take(queue, (max_messages,), visibility_timeout_ms, records, now_ms, actors)
             if messages:
                 if runtime.window.cold:
-                    # While these messages travel, the next are read. Read only on demand, a cold queue would deliver
-                    # one page per round trip to the storage.
+                    # While these messages travel, the next are read: on demand, a page would need a round trip.
                     self._serving.read_ahead(queue, reads)
                 return Outcome(messages, records, reads=reads)
         if not wait_ms and not index.active_count:
             return Outcome([], records)
-        # Asked last, and only of a receive that would really wait. A client at the limit can still take active
-        # messages: a refusal would leave the messages in the queue, and the limit would protect nothing.
+        # Asked last, of a receive that would really wait: a client at the limit can still take active messages.
         if wait_ms and max_waiting and waiting >= max_waiting and len(runtime.line.waiting) >= index.active_count:
             raise TooManyWaiting(queue.account, max_waiting)
         # A receive without a wait comes here too, if a message is active and its body must be read first. The receive
         # is overdue from the start, so the page answers it even with an empty list.
-        deadline_ms = now_ms + wait_ms
         waiter = Waiter(
-            waiter_id, queue.queue_id, max_messages, visibility_timeout_ms, deadline_ms, now_ms, overdue=not wait_ms
+            waiter_id,
+            queue.queue_id,
+            max_messages,
+            visibility_timeout_ms,
+            now_ms + wait_ms,
+            now_ms,
+            overdue=not wait_ms,
         )
-        # The table finds a receive by id, the line keeps the order. Both entries end together: a receive left in the
-        # line alone would take messages for a closed connection.
-        self._waiters[waiter_id] = waiter
-        runtime.line.add(waiter)
-        if wait_ms:
-            # A receive without a wait has no deadline to come: it is overdue already, and the page ends it.
-            self._wait_buckets.bucket(deadline_ms, queue.queue_id).append(waiter_id)
-            self._wait_buckets.size += 1
-            if deadline_ms > runtime.waited_until_ms:
-                runtime.waited_until_ms = deadline_ms
+        if actors:
+            waiter.actor = actors[0]
+        self._put_in_line(runtime, waiter)
         if index.active_count:
             self._serving.want_page(queue, reads)
         return Outcome(WAITING, records, reads=reads)
+
+    def _put_in_line(self, runtime: QueueRuntime, waiter: Waiter) -> None:
+        # The table finds a receive by id, the line keeps the order. Both entries end together: a receive left in the
+        # line alone would take messages for a closed connection.
+        self._waiters[waiter.waiter_id] = waiter
+        runtime.line.add(waiter)
+        if not waiter.overdue:
+            # A receive without a wait has no deadline to come: it is overdue already, and the page ends it.
+            deadline_ms = waiter.deadline_ms
+            self._wait_buckets.bucket(deadline_ms, waiter.queue_id).append(waiter.waiter_id)
+            self._wait_buckets.size += 1
+            if deadline_ms > runtime.waited_until_ms:
+                runtime.waited_until_ms = deadline_ms
 
     def receive_all(
         self,
@@ -129,12 +146,14 @@ class Receive:
         *,
         waiting: int = 0,
         max_waiting: int = 0,
+        actors: Sequence[Actor] = (),
     ) -> Outcome[list[ReceiveReply]]:
         """Apply the receives of several clients to a queue, in this order, each receive independent of the others.
 
         Neighbours with one visibility timeout share a step and a record, as far as their messages are in memory. A
         refused receive has its error at its index of the reply and does not affect the others. The deletes of receives
-        (``acknowledge``) come before all receives of the call.
+        (``acknowledge``) come before all receives of the call. ``actors``: the client of each request,
+        empty = not known.
 
         Raises:
             QueueNotFound.
@@ -142,9 +161,9 @@ class Receive:
         queue = self._queues.find(account, name)
         for request in requests:
             if request.acknowledge is not None:
-                return self._receive_after_deletes(queue, requests, waiter_ids, now_ms, waiting, max_waiting)
+                return self._receive_after_deletes(queue, requests, waiter_ids, now_ms, waiting, max_waiting, actors)
         # ``Any``, because a list of the narrower replies is no list of all replies for the type checker.
-        outcome: Outcome[Any] = self._receive_each(queue, requests, waiter_ids, now_ms, waiting, max_waiting)
+        outcome: Outcome[Any] = self._receive_each(queue, requests, waiter_ids, now_ms, waiting, max_waiting, actors)
         return outcome
 
     def _receive_after_deletes(
@@ -155,6 +174,7 @@ class Receive:
         now_ms: int,
         waiting: int,
         max_waiting: int,
+        actors: Sequence[Actor],
     ) -> Outcome[list[ReceiveReply]]:
         """Apply the deletes of receives, then the receives; see the module."""
         deletes: list[HandlesDone | DomainError | None] = []
@@ -173,7 +193,7 @@ class Receive:
                 deletes += self._leases.find_each(queue, [handles], leases, now_ms, field="acknowledge")
         effects = Effects()
         if leases:
-            effects.records.append(self._delete.apply_deletes(queue, leases, now_ms))
+            self._delete.apply_deletes(queue, leases, now_ms, effects.records, actors, deletes)
             if queue.index.active_count and self._runtime[queue.queue_id].line.waiting:
                 self._serving.serve(queue, effects, now_ms)
         places = [place for place, result in enumerate(deletes) if not isinstance(result, DomainError)]
@@ -184,6 +204,7 @@ class Receive:
             now_ms,
             waiting,
             max_waiting,
+            [actors[place] for place in places] if actors else (),
         )
         effects.add(received)
         replies: list[ReceiveReply] = []
@@ -205,6 +226,7 @@ class Receive:
         now_ms: int,
         waiting: int,
         max_waiting: int,
+        actors: Sequence[Actor],
     ) -> Outcome[list[list[ReceivedMessage] | Waiting | DomainError]]:
         """Decide receives without their deletes; see :meth:`receive_all`."""
         index = queue.index
@@ -224,7 +246,9 @@ class Receive:
                 while end < len(requests) and requests[end].visibility_timeout_ms == timeout_ms:
                     end += 1
                 if end > place + 1:
-                    served = self._receive_together(queue, requests[place:end], replies, records, now_ms)
+                    served = self._receive_together(
+                        queue, requests[place:end], replies, records, now_ms, actors[place:end]
+                    )
                     place += served
                     if served < 2:
                         # Memory has nothing for a group now, so the other receives are not tried together again: a
@@ -233,7 +257,9 @@ class Receive:
                     if served:
                         continue
             try:
-                outcome = self._receive_one(queue, request, waiter_ids[place], now_ms, waiting, max_waiting)
+                outcome = self._receive_one(
+                    queue, request, waiter_ids[place], now_ms, waiting, max_waiting, actors[place : place + 1]
+                )
             except DomainError as refusal:
                 replies.append(refusal)
             else:
@@ -255,6 +281,7 @@ class Receive:
         replies: list[list[ReceivedMessage] | Waiting | DomainError],
         records: list[AnyRecord],
         now_ms: int,
+        actors: Sequence[Actor],
     ) -> int:
         """Serve receives from memory with messages that are taken in a single step.
 
@@ -278,7 +305,7 @@ class Receive:
             batch_sizes.append(max_messages)
         if not batch_sizes:
             return 0
-        messages = self._serving.take(queue, batch_sizes, timeout_ms, records, now_ms)
+        messages = self._serving.take(queue, batch_sizes, timeout_ms, records, now_ms, actors)
         if not messages:
             return 0
         start = served = 0

@@ -11,7 +11,8 @@ The order of a step (:meth:`Serving.take`):
 1. Expired messages in front of the head are removed. An expired message must not be delivered, not even once, and the
    floor that passes it must be in the log before the receive.
 2. The number of messages is fixed: by the request, the limit of messages in flight, the bodies in memory and the size
-   of a reply. Every later step changes facts, so no step after this one may find a reason to stop.
+   of a reply. Every later step changes facts, so no step after this one may find a reason to stop. Receives are served
+   together as long as memory has enough messages for all: no receive gets less than it would get alone.
 3. Lease numbers are taken, then the record is made and applied. A number is reserved in the log before its first use.
    Otherwise a crash could give the number to another message, and an old receipt handle would delete that message.
 4. Bodies leave the window last, because the reply is made of them.
@@ -39,6 +40,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_types.actors import Actor
 from cmqd_types.messages import ReceivedMessage
 
 MAX_TAKEN = 256
@@ -55,6 +57,7 @@ class Serving:
         self._max_in_flight = facts.limits.max_in_flight
         self._max_batch_bytes = facts.limits.max_batch_bytes
         self._numbers = facts.numbers
+        self._actors = facts.actors
         self._queues = facts.queues
         self._lease_buckets = facts.queues.leases
         self._runtime = runtime.queues
@@ -66,13 +69,16 @@ class Serving:
         self._lease_sweep = lease_sweep
 
     def take(
-        self, queue: Queue, wanted: Sequence[int], visibility_timeout_ms: int, records: list[AnyRecord], now_ms: int
+        self,
+        queue: Queue,
+        wanted: Sequence[int],
+        visibility_timeout_ms: int,
+        records: list[AnyRecord],
+        now_ms: int,
+        actors: Sequence[Actor],
     ) -> list[ReceivedMessage] | None:
-        """Receive the messages at the head of the queue that are in memory, for receives that ask for these numbers of
-        messages, at least one receive.
-
-        Receives are served together as long as memory has enough messages for all, within the size of a reply: no
-        receive gets less than it would get alone. The caller deals the messages out from the first receive on.
+        """Receive the messages at the head of the queue that are in memory, for receives of clients that ask for these
+        numbers of messages, at least one receive. The caller deals the messages out from the first receive on.
 
         Returns None if no message can be received, or if the first body must be read first.
         """
@@ -89,15 +95,13 @@ class Serving:
         if head is None:
             return None
         count = min(sum(wanted), index.active_count)
-        # Most queues are far from the limit: of the messages that are not active, perhaps all are in flight, and even
-        # then there is room. The exact number needs a call.
+        # Most queues are far from the limit, also if all messages that are not active are in flight.
         if count + index.live_count - index.active_count > self._max_in_flight:
             # A delete of any message in flight makes room again, and serves the receives that are held up here.
             count = min(count, self._max_in_flight - index.in_flight_count)
         if count <= 0:
             return None
-        # A queue that is consumed in order has a single run of active messages. The range stands for its positions
-        # without a list, and a test of the set proves the range.
+        # A queue that is consumed in order has a single run of active messages: a range, without a list.
         is_run = count == 1 or index.active.contains_range(first, first + count)
         positions = range(first, first + count) if is_run else index.active_from(first, count)
         if len(in_window) < index.active_count or window.size > self._max_batch_bytes:
@@ -109,12 +113,12 @@ class Serving:
                 positions = positions[:count]
         numbers = self._numbers
         first_lease = numbers.next_lease
-        # Most receives find numbers in the block that was reserved before.
         if first_lease + count > numbers.lease_until:
             numbers.ensure(records, leases=count)
         numbers.next_lease = first_lease + count
         runs = [first, count] if isinstance(positions, range) else pack_runs(positions)
-        record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, now_ms + visibility_timeout_ms)
+        named = self._actors.joined(actors, wanted, count, records)
+        record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, now_ms + visibility_timeout_ms, named)
         leases = index.apply_received(record)
         # Only a bound, but a good one: the next receive searches for its first message from here, not from the start of
         # the set, which would cost more the more messages are in flight.
@@ -239,7 +243,8 @@ class Serving:
             # with a thousand waiting consumers would write a thousand records for a batch of a thousand messages.
             waiters = line.alike(min(index.active_count, MAX_TAKEN))
             wanted = [waiter.max_messages for waiter in waiters]
-            messages = self.take(queue, wanted, waiters[0].visibility_timeout_ms, effects.records, now_ms)
+            actors = [waiter.actor for waiter in waiters]
+            messages = self.take(queue, wanted, waiters[0].visibility_timeout_ms, effects.records, now_ms, actors)
             if not messages:
                 # Without room in flight a read is of no use: the delete that makes room serves the line again.
                 if index.active_count and index.in_flight_count < self._max_in_flight:

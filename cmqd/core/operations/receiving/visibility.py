@@ -13,7 +13,8 @@ from cmqd.core.operations.receiving.serving import Serving
 from cmqd.core.outcome import Effects, HandlesDone, Outcome
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
-from cmqd_segment.records import LeasesEnded, MessagesReleased, VisibilityChanged, runs_of
+from cmqd_segment.records import AnyRecord, LeasesEnded, MessagesReleased, VisibilityChanged, runs_of
+from cmqd_types.actors import NO_ACTOR, Actor
 
 
 class Visibility:
@@ -30,6 +31,7 @@ class Visibility:
     ) -> None:
         self._limits = facts.limits
         self._queues = facts.queues
+        self._actors = facts.actors
         self._lease_buckets = facts.queues.leases
         self._runtime = runtime.queues
         self._rejections = runtime.rejections
@@ -39,9 +41,16 @@ class Visibility:
         self._serving = serving
 
     def change_visibility(
-        self, account: str, name: str, handles: list[int], visibility_timeout_ms: int, now_ms: int
+        self,
+        account: str,
+        name: str,
+        handles: list[int],
+        visibility_timeout_ms: int,
+        now_ms: int,
+        *,
+        actor: Actor = NO_ACTOR,
     ) -> Outcome[HandlesDone]:
-        """Hide received messages until ``visibility_timeout_ms`` from now; 0 = hand back.
+        """Hide received messages until ``visibility_timeout_ms`` from now; 0 = hand back. ``actor``: the client.
 
         The time of a message is cut at its retention; the reply has the earliest next visible time.
         """
@@ -49,7 +58,7 @@ class Visibility:
         # A timeout of 0 is a release and not a lease that has ended: the message is active in this call and not at the
         # next tick.
         if not visibility_timeout_ms:
-            return self.release(account, name, handles, True, now_ms)
+            return self.release(account, name, handles, True, now_ms, actor=actor)
         queue = self._queues.find(account, name)
         index = queue.index
         leases: dict[int, InFlight] = {}
@@ -66,28 +75,43 @@ class Visibility:
                 cut_ms = max(now_ms, min(wanted_ms, index.expires_ms(in_flight.position)))
                 by_deadline.setdefault(cut_ms, []).append(lease)
         # A record has one deadline. All records share the row, so a crash keeps every change of the request or none.
-        records = [
-            VisibilityChanged(index.queue_id, runs_of(some), deadline_ms) for deadline_ms, some in by_deadline.items()
-        ]
-        for record in records:
+        records: list[AnyRecord] = []
+        named = self._actors.joined([actor], (1,), 1, records)
+        for deadline_ms, some in by_deadline.items():
+            record = VisibilityChanged(index.queue_id, runs_of(some), deadline_ms, named)
             index.leases.change(record)
+            records.append(record)
         # Paid for by the calls that add entries: a consumer that extends its leases again and again leaves a stale
         # entry in a bucket with each call.
         if self._lease_buckets.size > self._lease_sweep.sweep_above:
             self._lease_sweep.sweep(now_ms)
         return Outcome(HandlesDone(failures, min(by_deadline)), records)
 
-    def release(self, account: str, name: str, handles: list[int], counted: bool, now_ms: int) -> Outcome[HandlesDone]:
-        """Hand received messages back: active at once. Not ``counted``: the receive does not count as a receive."""
+    def release(
+        self,
+        account: str,
+        name: str,
+        handles: list[int],
+        counted: bool,
+        now_ms: int,
+        *,
+        actor: Actor = NO_ACTOR,
+    ) -> Outcome[HandlesDone]:
+        """Hand received messages back: active at once. Not ``counted``: the receive does not count as a receive.
+
+        ``actor``: the client; not known if the broker itself hands them back.
+        """
         queue = self._queues.find(account, name)
         leases: dict[int, InFlight] = {}
         failures = self._leases.find(queue, handles, leases, now_ms)
         if not leases:
             return Outcome(HandlesDone(failures))
         # Applied before dead letters are searched for, because the search takes active messages alone.
-        record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted)
+        effects = Effects()
+        named = self._actors.joined([actor], (1,), 1, effects.records)
+        record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted, named)
         queue.index.apply_returned(record)
-        effects = Effects([record])
+        effects.records.append(record)
         if queue.dead_letters is not None:
             # The count before an uncounted receive may have reached the limit already, if the limit was lowered since.
             back = [(in_flight.position, in_flight.receive_count - (not counted)) for in_flight in leases.values()]

@@ -27,7 +27,9 @@ After a send the receives in line are served in the same outcome. Send and recei
 with a single commit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Final
 
 from cmqd.core.domain_errors import BacklogFull, DomainError, InvalidArgument, OutOfOrder
 from cmqd.core.facts.facts import Facts
@@ -40,7 +42,10 @@ from cmqd.core.operations.sending.storing import Store
 from cmqd.core.outcome import Effects, Outcome, SendRequest
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.records import AnyRecord, MessagesSent
+from cmqd_types.actors import Actor
 from cmqd_types.sentences import duration, sentence, time
+
+_ONE_EACH: Final = repeat(1)
 
 
 class Send:
@@ -49,6 +54,7 @@ class Send:
     def __init__(self, facts: Facts, runtime: Runtime, batches: Batches, store: Store, serving: Serving) -> None:
         self._limits = facts.limits
         self._numbers = facts.numbers
+        self._actors = facts.actors
         self._promises = facts.promises
         self._sessions = facts.promises.sessions
         self._queues = facts.queues
@@ -57,8 +63,10 @@ class Send:
         self._store = store
         self._serving = serving
 
-    def send_one(self, queue: Queue, request: SendRequest, now_ms: int) -> Outcome[Sequence[int]]:
-        """Store a batch, whole or not at all; the reply is its message ids.
+    def send_one(
+        self, queue: Queue, request: SendRequest, now_ms: int, actors: Sequence[Actor] = ()
+    ) -> Outcome[Sequence[int]]:
+        """Store a batch, whole or not at all; the reply is its message ids. ``actors``: the client, or empty.
 
         A numbered send (``session`` and ``sequence`` not 0) that was stored before gets the same ids again. A body with
         a dedup id that the queue remembers, or that an earlier body of the batch has, is not stored: its id in the
@@ -106,6 +114,7 @@ class Send:
             session=request.session,
             sequence=request.sequence,
             dedup_ids=batch.dedup_ids,
+            actors=self._actors.joined(actors, _ONE_EACH, len(batch.sizes), records),
         )
         records.append(record)
         self._store.store(queue, record, batch.bodies)
@@ -115,9 +124,16 @@ class Send:
         return Outcome(ids, records, batch.bodies)
 
     def send_all(
-        self, account: str, name: str, requests: Sequence[SendRequest], now_ms: int
+        self,
+        account: str,
+        name: str,
+        requests: Sequence[SendRequest],
+        now_ms: int,
+        actors: Sequence[Actor] = (),
     ) -> Outcome[list[Sequence[int] | DomainError]]:
         """Apply the sends of several clients to one queue, in this order, each send independent of the others.
+
+        ``actors``: the client of each request, empty = not known.
 
         Neighbours that carry only bodies and sequence numbers share a record: a send costs a fraction of a separate
         send. A lone such send takes the same way, the shortest. A refused send has its error at its index of the reply
@@ -137,18 +153,19 @@ class Send:
         end, bodies, is_usual = _plain_run(requests, 0, delay_ms)
         if end == len(requests):
             # Plain sends alone, the usual call.
-            return self._send_plain(queue, requests, bodies, is_usual, replies, now_ms)
+            return self._send_plain(queue, requests, bodies, is_usual, replies, now_ms, actors)
         effects = Effects()
         # Requests are taken in their order, never sorted by kind: the positions of a queue are the order in which its
         # producers were heard. A run of plain sends shares a record; any other send ends the run and stands alone.
         place = 0
         while place < len(requests):
             if end > place:
-                effects.add(self._send_plain(queue, requests[place:end], bodies, is_usual, replies, now_ms))
+                some = requests[place:end]
+                effects.add(self._send_plain(queue, some, bodies, is_usual, replies, now_ms, actors[place:end]))
                 place = end
                 continue
             try:
-                outcome = self.send_one(queue, requests[place], now_ms)
+                outcome = self.send_one(queue, requests[place], now_ms, actors[place : place + 1])
             except DomainError as refusal:
                 replies.append(refusal)
             else:
@@ -169,10 +186,9 @@ class Send:
         is_usual: bool,
         replies: list[Sequence[int] | DomainError],
         now_ms: int,
+        actors: Sequence[Actor],
     ) -> Outcome[list[Sequence[int] | DomainError]]:
-        """Store the plain sends of :func:`_plain_run` in a record, and append their replies to ``replies``, the reply
-        of the outcome; the rules are those of ``send_one``, for sends without its further fields.
-        """
+        """Store plain sends (:func:`_plain_run`) in a record, by the rules of ``send_one``; append their replies."""
         index, limits = queue.index, self._limits
         attributes = index.attributes
         next_id = self._numbers.next_message_id
@@ -187,23 +203,22 @@ class Send:
             and min(sizes) > 0
             and sum(sizes) <= limits.max_batch_bytes
         )
+        counts: Iterable[int] = _ONE_EACH
         if is_within and is_usual:
             # None can be a repeat.
             if count == len(requests):
                 replies += [[message_id] for message_id in range(next_id, next_id + count)]
             else:
-                first_id = next_id
-                for request in requests:
-                    replies.append(range(first_id, first_id + len(request.bodies)))
-                    first_id += len(request.bodies)
+                counts = [len(request.bodies) for request in requests]
+                replies += _consecutive_ids(counts, next_id)
         else:
             sizes, bodies, numbered = self._examined(queue, requests, is_within, replies, now_ms)
             if not sizes:
                 return Outcome(replies)
+            counts = _new_of_each(replies[-len(requests) :], next_id)
         records: list[AnyRecord] = []
         self._numbers.take_message_ids(len(sizes), records)
-        # ``numbered`` names the ids of every numbered send of the record, so that a replay can answer a repeat as the
-        # live broker does. A lone send has all ids of the record, so its number is enough.
+        # A replay answers a repeat by ``numbered``; a lone send has all ids of the record, so its number is enough.
         is_lone = len(requests) == 1
         record = MessagesSent(
             queue_id=index.queue_id,
@@ -214,10 +229,11 @@ class Send:
             session=requests[0].session if is_lone else 0,
             sequence=requests[0].sequence if is_lone else 0,
             numbered=[] if is_lone else numbered,
+            actors=self._actors.joined(actors, counts, len(sizes), records),
         )
         records.append(record)
         self._store.store(queue, record, bodies)
-        # After all sends of the call, not after each: the receives in line share one record then.
+        # After all sends: the receives in line share a record then.
         if index.active_count and self._runtime[queue.queue_id].line.waiting:
             return self._serving.served(queue, Effects(records, bodies), replies, now_ms)
         return Outcome(replies, records, bodies)
@@ -373,3 +389,23 @@ def _plain_run(requests: Sequence[SendRequest], start: int, queue_delay_ms: int)
             is_usual = False
         bodies += request.bodies
     return len(requests), bodies, is_usual
+
+
+def _consecutive_ids(counts: Sequence[int], first_id: int) -> Iterator[range]:
+    """Yield the ids of each request, given the numbers of their messages."""
+    for count in counts:
+        yield range(first_id, first_id + count)
+        first_id += count
+
+
+def _new_of_each(replies: Sequence[Sequence[int] | DomainError], next_id: int) -> Iterator[int]:
+    """Yield the number of messages that each request of a record stores, whose ids begin with ``next_id``.
+
+    Refused requests and repeats store none; the ids of a repeat within the call lie below the next id.
+    """
+    for reply in replies:
+        if isinstance(reply, DomainError) or reply[0] != next_id:
+            yield 0
+        else:
+            yield len(reply)
+            next_id += len(reply)

@@ -19,7 +19,7 @@ from cmqd.core.runtime.copies import PublishedCopies
 from cmqd.core.runtime.queue import QueueRuntime
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.window import OVERHEAD_BYTES, cost
-from cmqd_segment.records import MessagesSent, StoredMessage
+from cmqd_segment.records import MessagesSent, Runs, StoredMessage
 from cmqd_types.messages import CopyOf, Origin
 
 
@@ -77,8 +77,11 @@ class Store:
         now_ms: int,
         origins: list[Origin | None] | None = None,
         copies_of: list[CopyOf | None] | None = None,
+        actors: Runs | None = None,
     ) -> None:
         """Store messages that are in the log already: committed, moved or copied messages.
+
+        ``actors``: the clients that had committed messages stored, as in the record.
 
         The backlog limit of the queue does not apply here. Callers check it where it matters; a committed message was
         counted as half.
@@ -96,6 +99,7 @@ class Store:
             headers if any(headers) else None,
             origins=origins,
             copies_of=copies_of,
+            actors=actors or [],
         )
         bodies = [message.body for message in messages]
         self.store(queue, record, bodies)

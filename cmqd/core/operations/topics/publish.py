@@ -30,6 +30,7 @@ from cmqd.core.runtime.copies import PublishedCopies, Unserved
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_segment.published import copies_of, first_of_set, set_positions
 from cmqd_segment.records import MessagesPublished, StoredMessage, pack_runs
+from cmqd_types.actors import Actor
 
 WHOLE = 1 << 62
 """Units that every plan can do with."""
@@ -51,6 +52,7 @@ class Publish:
         self._numbers = facts.numbers
         self._promises = facts.promises
         self._queues = facts.queues
+        self._actors = facts.actors
         self._topics = facts.topics
         self._runtime = runtime.queues
         self._of_topic = runtime.of_topic
@@ -62,25 +64,39 @@ class Publish:
         self._delivery_attempts = delivery_attempts
 
     def publish(
-        self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int
+        self,
+        account: str,
+        name: str,
+        requests: Sequence[PublishRequest],
+        now_ms: int,
+        actors: Sequence[Actor] = (),
     ) -> Outcome[list[Published | DomainError]]:
         """Publish the batches of several requests to a topic in a single call: ``plan_publish`` and ``apply_publish``.
 
         Raises:
             TopicNotFound.
         """
-        plan = self.plan_publish(account, name, requests, now_ms)
+        plan = self.plan_publish(account, name, requests, now_ms, actors)
         plan.advance(WHOLE)
         return self.apply_publish(plan, now_ms)
 
-    def plan_publish(self, account: str, name: str, requests: Sequence[PublishRequest], now_ms: int) -> PublishPlan:
+    def plan_publish(
+        self,
+        account: str,
+        name: str,
+        requests: Sequence[PublishRequest],
+        now_ms: int,
+        actors: Sequence[Actor] = (),
+    ) -> PublishPlan:
         """Begin to plan publishes to a topic; nothing changes before ``apply_publish``.
+
+        ``actors``: the client of each request, empty = not known.
 
         Raises:
             TopicNotFound.
         """
         topic = self._topics.find(account, name)
-        return PublishPlan(topic, self._of_topic(topic), requests, self._promises, self._limits, now_ms)
+        return PublishPlan(topic, self._of_topic(topic), requests, self._promises, self._limits, now_ms, actors)
 
     def apply_publish(self, plan: PublishPlan, now_ms: int) -> Outcome[list[Published | DomainError]]:
         """Store the messages of a whole plan, with the copies for all matching subscriptions.
@@ -104,7 +120,7 @@ class Publish:
         effects = Effects()
         first_id = self._numbers.take_message_ids(plan.count, effects.records) if plan.count else 0
         for part in plan.parts:
-            self._store_part(topic, part, first_id, effects, now_ms)
+            self._store_part(plan, part, first_id, effects, now_ms)
         # After the parts: ids of new messages, and of their repeats in this call, follow from the first id alone.
         replies = plan.replies(first_id)
         exhausted = self._of_topic(topic).exhausted
@@ -116,10 +132,11 @@ class Publish:
 
     # ------------------------------------------------------------------ storing
 
-    def _store_part(self, topic: Topic, part: Part, first_id: int, effects: Effects, now_ms: int) -> None:
+    def _store_part(self, plan: PublishPlan, part: Part, first_id: int, effects: Effects, now_ms: int) -> None:
+        topic = plan.topic
         # The present state of the subscriptions counts: the part before may have blocked a subscription.
         shares = Shares(part, self._of_topic(topic).audience(part.union))
-        record = self._record(topic, part, shares, first_id, effects, now_ms)
+        record = self._record(plan, part, shares, first_id, effects, now_ms)
         # Read before the record is applied. Only copies for an empty queue can begin its window anew.
         was_empty = [not queue.index.active_count for queue in shares.queues]
         self._apply(topic, record)
@@ -159,8 +176,9 @@ class Publish:
                 self._runtime[queue_id].used_ms = enqueue_ms
 
     def _record(
-        self, topic: Topic, part: Part, shares: Shares, first_id: int, effects: Effects, now_ms: int
+        self, plan: PublishPlan, part: Part, shares: Shares, first_id: int, effects: Effects, now_ms: int
     ) -> MessagesPublished:
+        topic, actors = plan.topic, plan.actors
         count = len(part.sizes)
         enqueue_ms = max(now_ms, topic.last_enqueue_ms)
         for queue in shares.queues:
@@ -197,6 +215,7 @@ class Publish:
             message_sets=message_sets,
             taken=taken,
             message_ids=[] if is_dense else pack_runs([number - first_number for number in part.numbers]),
+            actors=self._actors.joined(actors, plan.counts(part), count, effects.records) if actors else [],
         )
 
     def _bring_in(

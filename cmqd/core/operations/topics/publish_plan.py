@@ -25,6 +25,7 @@ The order for every request:
 5. Promises, the last refusal. Then the messages join the plan, and no step behind this one can refuse the request.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -37,6 +38,7 @@ from cmqd.core.limits import Limits, checked_sizes
 from cmqd.core.operations.sending.repeats import Repeats, at_places, check_all_or_none, stored_before, unrepeated
 from cmqd.core.outcome import Published, PublishRequest
 from cmqd.core.runtime.topic import TopicRuntime
+from cmqd_types.actors import Actor
 from cmqd_types.messages import Headers, Labels
 from cmqd_types.sentences import field_name, sentence
 
@@ -133,6 +135,7 @@ class PublishPlan:
         "_promises",
         "_steps",
         "_units",
+        "actors",
         "count",
         "entries",
         "parts",
@@ -147,9 +150,11 @@ class PublishPlan:
         promises: Promises,
         limits: Limits,
         now_ms: int,
+        actors: Sequence[Actor],
     ) -> None:
-        """``now_ms``: as of when dedup ids are remembered."""
+        """``now_ms``: as of when dedup ids are remembered; ``actors``: the client of each request, or empty."""
         self.topic = topic
+        self.actors = actors
         self._runtime = runtime
         self._requests = requests
         self._promises = promises
@@ -184,6 +189,17 @@ class PublishPlan:
     def replies(self, first_id: int) -> list[Published | DomainError]:
         """Return the replies to all requests, given that the new messages have ids from ``first_id`` on."""
         return [entry.reply_from(first_id) for entry in self.entries]
+
+    def counts(self, part: Part) -> list[int]:
+        """Return the number of messages that each request has in a part."""
+        numbers = part.numbers
+        return [
+            # A request with a reply is a repeat, or was refused.
+            bisect_left(numbers, entry.first + entry.count) - bisect_left(numbers, entry.first)
+            if entry.reply is None
+            else 0
+            for entry in self.entries
+        ]
 
     # ------------------------------------------------------------------ the work
 

@@ -20,7 +20,7 @@ So a crash finds the request carried out or not begun, as far as no body had to 
 
 from collections.abc import Sequence
 from enum import Enum
-from itertools import islice
+from itertools import islice, repeat
 
 import msgspec
 
@@ -56,6 +56,7 @@ from cmqd_segment.records import (
     pack_runs,
     unpack_runs,
 )
+from cmqd_types.actors import NO_ACTOR, Actor
 from cmqd_types.attributes import QUEUE
 from cmqd_types.messages import HalfMessage, HalfMessages
 
@@ -84,6 +85,8 @@ class Endings(msgspec.Struct, gc=False):
     committed_bytes: int = 0
     rolled_back: list[int] = []
     unknown: dict[int, None] = {}
+    actors: dict[int, Actor] = {}
+    """Clients that decided or answered, by position."""
 
 
 _UNCHECKED = Checked()
@@ -98,6 +101,7 @@ class Transactions:
         self._limits = facts.limits
         self._numbers = facts.numbers
         self._queues = facts.queues
+        self._actors = facts.actors
         self._runtime = runtime.queues
         self._budget = runtime.budget
         self._deciding = runtime.deciding
@@ -108,11 +112,13 @@ class Transactions:
         self._serving = serving
         self._checks = checks
 
-    def send_half(self, account: str, name: str, request: HalfRequest, now_ms: int) -> Outcome[Sequence[int]]:
+    def send_half(
+        self, account: str, name: str, request: HalfRequest, now_ms: int, *, actor: Actor = NO_ACTOR
+    ) -> Outcome[Sequence[int]]:
         """Store a batch of half messages, invisible to consumers until their commit; the reply is their message ids.
 
         Numbered sends and dedup ids as in a send. The first check of a producer comes after
-        ``first_check_ms`` (None = the queue's).
+        ``first_check_ms`` (None = the queue's). ``actor``: the client.
 
         Raises:
             QueueNotFound, NotTransactional, InvalidArgument, MessageTooLarge, BatchTooLarge, BacklogFull,
@@ -154,6 +160,7 @@ class Transactions:
             sequence=request.sequence,
             half=True,
             dedup_ids=batch.dedup_ids,
+            actors=self._actors.joined([actor], repeat(1), 1, records),
         )
         self._store.store(queue, record, batch.bodies)
         records.append(record)
@@ -166,10 +173,20 @@ class Transactions:
     # ------------------------------------------------------------------ decisions
 
     def end_transactions(
-        self, account: str, name: str, waiter_id: int, message_ids: list[int], decisions: list[int], now_ms: int
+        self,
+        account: str,
+        name: str,
+        waiter_id: int,
+        message_ids: list[int],
+        decisions: list[int],
+        now_ms: int,
+        *,
+        actor: Actor = NO_ACTOR,
     ) -> Outcome[TransactionsDone | Waiting]:
         """Decide half messages, in order: ``COMMIT``, ``ROLL_BACK`` or ``UNKNOWN``, a decision per message, or a common
         decision. The reply names the refused decisions; it is WAITING if a body must be read for a commit.
+
+        ``actor``: the client.
 
         Raises:
             QueueNotFound, NotTransactional, InvalidArgument. If the queue is deleted meanwhile, a waiting request ends
@@ -180,38 +197,10 @@ class Transactions:
         if not index.attributes.transactional:
             raise NotTransactional(name)
         decisions = self._checked_decisions(message_ids, decisions)
-        # Decisions are collected first and become facts together, in ``_end``. Entries of one request can name the same
-        # message, so a decision counts for the entries behind it as soon as it is collected.
-        commits = self._commits.get(queue.queue_id)
-        request = PendingDecisions(waiter_id, 0, [])
+        request = PendingDecisions(waiter_id, 0, [], actor)
         # The floor of expired messages is taken once, so that all decisions of the request see the same moment.
         endings = Endings(queue, now_ms, index.expired_below(now_ms))
-        for place, (message_id, decision) in enumerate(zip(message_ids, decisions, strict=True)):
-            position = index.halves.position_of(message_id)
-            if position is None:
-                request.failures.append((place, message_id, TransactionNotFound(name, message_id)))
-                continue
-            # Behind a commit that waits for its body every decision waits, in order of arrival. Decided at once, a
-            # rollback would win over the commit that came first.
-            waiting = None if commits is None else commits.decisions.get(position)
-            if waiting is None:
-                # Without a body a rollback is decided at once, and a commit waits for a page.
-                message = self._runtime[queue.queue_id].window.half.get(position)
-                error = self._decide(endings, position, message_id, decision, message)
-                if error is Progress.SETTLED:
-                    continue
-                # A refused entry is a failure in the reply and stops no other entry: a producer that repeats a batch of
-                # decisions must not lose the decisions behind the first one that expired.
-                if isinstance(error, DomainError):
-                    request.failures.append((place, message_id, error))
-                    continue
-                if commits is None:
-                    commits = PendingCommits(name, {})
-                waiting = commits.decisions[position] = []
-            waiting.append((request, place, message_id, decision))
-            # Counted per decision: the request is answered when its last decision is settled, in one reply.
-            request.left += 1
-
+        commits = self._take_decisions(endings, request, message_ids, decisions)
         effects = Effects()
         # Applied before the wait is entered: a request that is cancelled, or loses its connection, has carried out
         # the part that needed no read, and the rest follows with the page.
@@ -225,6 +214,43 @@ class Transactions:
         self._deciding[waiter_id] = request
         self._join_page(queue, commits, effects)
         return effects.outcome(WAITING)
+
+    def _take_decisions(
+        self, endings: Endings, request: PendingDecisions, message_ids: list[int], decisions: list[int]
+    ) -> PendingCommits | None:
+        """Take the decisions of a request, or let them wait for bodies; return the commits of the queue that wait.
+
+        Decisions are collected first and become facts together, in ``_end``. Entries of one request can name the same
+        message, so a decision counts for the entries behind it as soon as it is collected.
+        """
+        queue, index, name = endings.queue, endings.queue.index, endings.queue.name
+        commits = self._commits.get(queue.queue_id)
+        for place, (message_id, decision) in enumerate(zip(message_ids, decisions, strict=True)):
+            position = index.halves.position_of(message_id)
+            if position is None:
+                request.failures.append((place, message_id, TransactionNotFound(name, message_id)))
+                continue
+            # Behind a commit that waits for its body every decision waits, in order of arrival. Decided at once, a
+            # rollback would win over the commit that came first.
+            waiting = None if commits is None else commits.decisions.get(position)
+            if waiting is None:
+                # Without a body a rollback is decided at once, and a commit waits for a page.
+                message = self._runtime[queue.queue_id].window.half.get(position)
+                error = self._decide(endings, position, message_id, decision, message, request.actor)
+                if error is Progress.SETTLED:
+                    continue
+                # A refused entry is a failure in the reply and stops no other entry: a producer that repeats a batch of
+                # decisions must not lose the decisions behind the first one that expired.
+                if isinstance(error, DomainError):
+                    request.failures.append((place, message_id, error))
+                    continue
+                if commits is None:
+                    commits = PendingCommits(name, {})
+                waiting = commits.decisions[position] = []
+            waiting.append((request, place, message_id, decision))
+            # Counted per decision: the request is answered when its last decision is settled, in one reply.
+            request.left += 1
+        return commits
 
     def _join_page(self, queue: Queue, commits: PendingCommits, effects: Effects) -> None:
         """Ask for the page of a queue, one at a time: later decisions join its table, and the next page."""
@@ -254,7 +280,13 @@ class Transactions:
         return decisions if len(decisions) == count else decisions * count
 
     def _decide(
-        self, endings: Endings, position: int, message_id: int, decision: int, message: StoredMessage | None
+        self,
+        endings: Endings,
+        position: int,
+        message_id: int,
+        decision: int,
+        message: StoredMessage | None,
+        actor: Actor,
     ) -> DomainError | Progress:
         """Take a decision, or refuse it. ``message`` is None if the body is not in memory."""
         queue, index = endings.queue, endings.queue.index
@@ -271,6 +303,7 @@ class Transactions:
                 # Unknown is not a decision: the message stays half, and later entries of the request may still decide.
                 if decision == UNKNOWN:
                     endings.unknown[position] = None
+                    endings.actors.setdefault(position, actor)
                     return Progress.SETTLED
                 if decision == ROLL_BACK:
                     endings.rolled_back.append(position)
@@ -285,6 +318,7 @@ class Transactions:
                     endings.committed.append(message)
                     endings.committed_bytes += size
                 endings.decided[position] = decision
+                endings.actors[position] = actor
                 return Progress.SETTLED
             # Decided by an earlier request. The decision is remembered until the retention of the half message is over,
             # so a producer that lost the answer can repeat its decision and learn the result.
@@ -308,7 +342,9 @@ class Transactions:
         if endings.unknown:
             # Before the other records: a later entry of the same request may decide about the message, and a message
             # that is no longer half cannot be undecided.
-            undecided = TransactionsUndecided(queue_id, pack_runs(sorted(endings.unknown)), now_ms)
+            unknown = sorted(endings.unknown)
+            named = self._named(endings, unknown, effects)
+            undecided = TransactionsUndecided(queue_id, pack_runs(unknown), now_ms, named)
             index.apply_undecided(undecided)
             effects.records.append(undecided)
         committed = [message.position for message in endings.committed]
@@ -316,7 +352,9 @@ class Transactions:
         # between two records cannot happen, and at no record a message is in the queue twice.
         for positions, is_commit in ((endings.rolled_back, False), (committed, True)):
             if positions:
-                ended = TransactionsEnded(queue_id, pack_runs(sorted(positions)), is_commit, now_ms)
+                ascending = sorted(positions)
+                named = self._named(endings, ascending, effects)
+                ended = TransactionsEnded(queue_id, pack_runs(ascending), is_commit, now_ms, named)
                 index.apply_ended(ended)
                 effects.records.append(ended)
                 # The window lets go of decided bodies. Commits have theirs in ``endings``, and no operation reads the
@@ -330,8 +368,14 @@ class Transactions:
             first_id = endings.committed[start].message_id
             while stop < len(endings.committed) and endings.committed[stop].message_id == first_id + stop - start:
                 stop += 1
-            self._store.store_again(queue, endings.committed[start:stop], first_id, effects, now_ms)
+            named = self._named(endings, committed[start:stop], effects)
+            self._store.store_again(queue, endings.committed[start:stop], first_id, effects, now_ms, actors=named)
             start = stop
+
+    def _named(self, endings: Endings, positions: Sequence[int], effects: Effects) -> Runs:
+        """Return the clients that decided about half messages, in the order of ``positions``."""
+        actors = [endings.actors[position] for position in positions]
+        return self._actors.joined(actors, repeat(1), len(actors), effects.records)
 
     def _read_commits(self, queue: Queue, commits: PendingCommits, effects: Effects) -> None:
         """Ask for the bodies of the oldest waiting commits, as many as fit a row."""
@@ -404,7 +448,7 @@ class Transactions:
         if waiting is None:
             return
         for taken, (request, place, message_id, decision) in enumerate(waiting):
-            settled = self._decide(endings, position, message_id, decision, message)
+            settled = self._decide(endings, position, message_id, decision, message, request.actor)
             if settled is Progress.WAITS:
                 # A body that is here and still waits found the row full. A body that cannot be read settles the commit
                 # as damaged: the message stays half, and the producer learns why.

@@ -1,0 +1,214 @@
+"""Actors: the clients that changed messages, with the numbers by which records name them.
+
+An actor gets its number at its first change: ``ActorSeen`` stands in front of the record that names the actor, in the
+same append. A client that only looks at messages, or whose requests are all refused, costs nothing.
+
+Names are the word of a client. A key has a share of the table, so a client that invents names takes no room of others:
+beyond the share, and beyond the limit of all keys, further clients of a key have one number together, of an actor
+without name and host.
+
+An actor is forgotten when no row outside of sealed segments names it, because a sealed segment has a table of its
+actors. Time is cut into generations, and an entry has the generation of its last use. When a checkpoint is written and
+all rows of the generations before the present one are sealed, their actors are forgotten, and a new generation begins.
+A forgotten actor that comes back gets a new number: its old number is in no checkpoint any more, so a start could not
+tell that the two are equal.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise, repeat
+
+import msgspec
+
+from cmqd.core.limits import Limits
+from cmqd_segment.actor_runs import pack_actors
+from cmqd_segment.checkpoint import ActorsSlice
+from cmqd_segment.records import ActorSeen, AnyRecord, Runs
+from cmqd_types.actors import Actor
+
+ACTORS_A_PART = 2000
+"""Actors of a part of a checkpoint: a part takes about a millisecond."""
+JUMP = 1_000_000
+"""Leap of the numbers when part of the log was lost: more clients than a lost part can have named."""
+
+
+class Numbered(msgspec.Struct, gc=False):
+    """An actor's entry."""
+
+    number: int
+    generation: int
+    """Generation of the last record that names the actor."""
+
+
+NOT_KNOWN = Numbered(0, 0)
+
+
+class Actors:
+    """The actors that rows outside of sealed segments may name; see the module."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.next_number = 1
+        self._entries: dict[Actor, Numbered] = {}
+        self._of_key: dict[tuple[str, str], int] = {}
+        """Number of named actors of each key, by account and id."""
+        self._generation = 0
+        self._begun_lsn = 0
+        """Newest row at the begin of the generation."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<Actors kept={len(self._entries)} keys={len(self._of_key)} next_number={self.next_number}>"
+
+    def number_of(self, actor: Actor, records: list[AnyRecord]) -> int:
+        """Return the number of an actor for a record that is about to be made. A record that gives the number is added
+        to ``records``, if the actor has none.
+        """
+        try:
+            entry = self._entries[actor]
+        except KeyError:
+            entry = self._number(actor, records)
+        entry.generation = self._generation
+        return entry.number
+
+    def joined(self, actors: Sequence[Actor], counts: Iterable[int], total: int, records: list[AnyRecord]) -> Runs:
+        """Return the field ``actors`` of a record that requests share.
+
+        Args:
+            actors: the client of each request; empty = not known.
+            counts: the messages of each request in the record, in the order of the record, up to the total. A client
+                without messages is not named.
+            total: the messages of the record, at least one.
+            records: as for ``number_of``.
+        """
+        if not actors:
+            return []
+        before = actors[0]
+        if len(actors) == 1 or actors.count(before) == len(actors):
+            # The usual record, made for the requests of one client; ``number_of`` in line, a call less.
+            try:
+                entry = self._entries[before]
+            except KeyError:
+                entry = self._number(before, records)
+            entry.generation = self._generation
+            return [entry.number] if entry.number else []
+        pairs: list[tuple[int, int]] = []
+        number = -1
+        for actor, count in zip(actors, counts, strict=False):
+            if count and total:
+                if actor is not before or number < 0:
+                    before = actor
+                    number = self.number_of(actor, records)
+                pairs.append((min(count, total), number))
+                total -= min(count, total)
+        return pack_actors(pairs)
+
+    def sorted_by(
+        self, keys: Sequence[int], actors: Sequence[Actor], counts: Iterable[int], records: list[AnyRecord]
+    ) -> Runs:
+        """Return the field ``actors`` of a record whose messages stand in another order than its requests.
+
+        Args:
+            keys: the position or lease of each message, in the order of the requests; the record has them ascending.
+            actors: as for ``joined``.
+            counts: the messages of each request.
+            records: as for ``number_of``.
+        """
+        if len(actors) > 1 and any(key > following for key, following in pairwise(keys)):
+            of_each = [actor for actor, count in zip(actors, counts, strict=False) for actor in repeat(actor, count)]
+            ascending = sorted(range(len(keys)), key=keys.__getitem__)
+            actors, counts = [of_each[place] for place in ascending], repeat(1)
+        return self.joined(actors, counts, len(keys), records)
+
+    def _number(self, actor: Actor, records: list[AnyRecord]) -> Numbered:
+        """Give a number to an actor that has none."""
+        if not actor.secret_id:
+            return NOT_KNOWN
+        limits = self._limits
+        of_key = self._of_key.get((actor.account, actor.secret_id), 0)
+        if of_key >= limits.max_actors_per_key or len(self._entries) >= limits.max_actors:
+            actor = Actor(actor.account, actor.secret_id)
+            entry = self._entries.get(actor)
+            if entry is not None:
+                return entry
+        record = ActorSeen(self.next_number, actor)
+        records.append(record)
+        return self.apply(record)
+
+    def apply(self, record: ActorSeen) -> Numbered:
+        """Note the number of an actor, live and in a replay."""
+        actor = record.actor
+        entry = self._entries.get(actor)
+        if entry is None:
+            entry = self._entries[actor] = Numbered(record.number, self._generation)
+            if _is_named(actor):
+                key = (actor.account, actor.secret_id)
+                self._of_key[key] = self._of_key.get(key, 0) + 1
+        else:
+            # Higher, if the actor was forgotten before the record, and the checkpoint is from before that.
+            entry.number = max(entry.number, record.number)
+        self.reserve(record.number + 1)
+        return entry
+
+    def reserve(self, until: int) -> None:
+        """Use no number below ``until`` again."""
+        self.next_number = max(self.next_number, until)
+
+    def slices(self, lsn: int, sealed_upto: int) -> Iterator[ActorsSlice]:
+        """Yield the parts of a checkpoint, and forget the actors that no row outside of sealed segments names.
+
+        No part, if no actor was ever named. Other operations may run between two parts: an actor that is named in
+        between stays, and an actor that comes in between is in the log behind the begin of the checkpoint.
+
+        Args:
+            lsn: of the newest row.
+            sealed_upto: every row up to this LSN is in a sealed segment, or gone.
+        """
+        next_number = self.next_number
+        if next_number == 1:
+            return
+        oldest = 0
+        if sealed_upto >= self._begun_lsn:
+            # Before the first part: from here on an actor that is named is of the new generation.
+            oldest = self._generation
+            self._generation += 1
+            self._begun_lsn = lsn
+        entries = list(self._entries.items())
+        for start in range(0, len(entries), ACTORS_A_PART):
+            kept: list[tuple[int, Actor]] = []
+            for actor, entry in entries[start : start + ACTORS_A_PART]:
+                if entry.generation < oldest:
+                    self._forget(actor)
+                else:
+                    kept.append((entry.number, actor))
+            yield ActorsSlice(next_number, kept)
+        if not entries:
+            yield ActorsSlice(next_number, [])
+
+    def _forget(self, actor: Actor) -> None:
+        del self._entries[actor]
+        if _is_named(actor):
+            key = (actor.account, actor.secret_id)
+            left = self._of_key.pop(key) - 1
+            if left:
+                self._of_key[key] = left
+
+    def load(self, part: ActorsSlice) -> None:
+        """Take a part of a checkpoint."""
+        for number, actor in part.actors:
+            self.apply(ActorSeen(number, actor))
+        self.reserve(part.next_number)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the tables disagree."""
+        numbers = [entry.number for entry in self._entries.values()]
+        assert len(set(numbers)) == len(numbers)
+        assert all(0 < number < self.next_number for number in numbers)
+        named = [(actor.account, actor.secret_id) for actor in self._entries if _is_named(actor)]
+        assert self._of_key == {key: named.count(key) for key in set(named)}
+
+
+def _is_named(actor: Actor) -> bool:
+    """Return False for the actor that stands for the further clients of a key."""
+    return bool(actor.name or actor.host)
