@@ -16,7 +16,8 @@ import pytest
 
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.writing.wal_filling import CHUNK_BYTES
-from cmqd_segment.manifest import MANIFEST_NAME
+from cmqd_segment.manifest import MANIFEST_NAME, read_manifest
+from cmqd_segment.scan import verify_side
 from support.crash.load_topics import PUSH_FLAGS, Endpoints
 from support.crash.power import SEED, traced_life
 from support.crash.traces.disk import Unsynced, disk_after
@@ -175,6 +176,8 @@ async def test_rows_survive_a_power_failure_at_every_step_of_preparing_switching
             in_another_boot(rebuilt / "data")
             durable = sum(at_ns <= events[cut - 1].at_ns for at_ns in durable_at)
             case = f"seed {SEED}, cut {cut} of {len(events)}, {unsynced}"
+            listed = [entry for entry in read_manifest(rebuilt / "data").segments if entry.side is not None]
+            assert not any(verify_side(rebuilt / "data", entry) for entry in listed), case
             process = InProcess()
             log = StorageProcessLog(settings_for(rebuilt / "data"), process.start)
             rig = LogRig(log)
