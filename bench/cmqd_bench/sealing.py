@@ -1,6 +1,6 @@
 """The cost of a seal with and without the side file, in turns: ``python -m cmqd_bench.sealing``.
 
-A segment has messages that are sent, received and deleted; consumers delete in any order within 1,000 messages. Each
+A segment has messages that are sent, received and deleted; consumers delete in any order within a window of messages. Each
 turn writes the segment twice and seals it with the steps of the broker, once with the side file and once without. The
 odd turns begin with the side file. Printed are CPU and time of both seals and the median of the ratios of the turns.
 """
@@ -29,8 +29,6 @@ from cmqd_segment.rows import encode_queues, encode_records
 from cmqd_types.messages import Headers
 
 NOW_MS = 1_700_000_000_000
-WINDOW = 1_000
-"""Messages within which consumers delete in any order."""
 ROW_RECORDS = 16
 
 
@@ -41,7 +39,7 @@ class Seal(NamedTuple):
     time: float
 
 
-def rows(messages: int, queues: int, batch: int, body: int, *, headers: bool) -> Iterator[LogRow]:
+def rows(messages: int, queues: int, batch: int, body: int, window_size: int, *, headers: bool) -> Iterator[LogRow]:
     """Yield the rows of the segment: a record for each batch of messages of a queue, ``ROW_RECORDS`` records a row."""
     order = random.Random(1)
     records: list[tuple[AnyRecord, int]] = []
@@ -49,24 +47,24 @@ def rows(messages: int, queues: int, batch: int, body: int, *, headers: bool) ->
     headers_of_all = batch * each if headers else None
     positions = [0] * queues
     lease = 1
-    for number in range(0, messages, WINDOW):
-        queue = number // WINDOW % queues
+    for number in range(0, messages, window_size):
+        queue = number // window_size % queues
         first = positions[queue]
-        positions[queue] += WINDOW
-        window = list(range(first, first + WINDOW))
-        for start in range(first, first + WINDOW, batch):
+        positions[queue] += window_size
+        window = list(range(first, first + window_size))
+        for start in range(first, first + window_size, batch):
             sizes = [body] * batch
             sent = MessagesSent(queue, start, number + start, NOW_MS, sizes, headers_of_all)
             records.append((sent, batch * body))
-        for start in range(first, first + WINDOW, batch):
+        for start in range(first, first + window_size, batch):
             received = MessagesReceived(queue, [start, batch], lease + start - first, NOW_MS, NOW_MS + 30_000)
             records.append((received, 0))
         order.shuffle(window)
-        for start in range(0, WINDOW, batch):
+        for start in range(0, window_size, batch):
             deleted = pack_runs(sorted(window[start : start + batch]))
             leases = pack_runs(sorted(lease + position - first for position in window[start : start + batch]))
             records.append((MessagesDeleted(queue, deleted, leases, NOW_MS), 0))
-        lease += WINDOW
+        lease += window_size
     for lsn, start in enumerate(range(0, len(records), ROW_RECORDS), 1):
         row = records[start : start + ROW_RECORDS]
         stored: dict[int, tuple[int, int, int]] = {}
@@ -109,7 +107,14 @@ async def seal(segment: WritableSegment, names: list[SourceName], *, has_side: b
 async def measure(arguments: argparse.Namespace) -> None:
     """Measure in turns and print the figures."""
     content = list(
-        rows(arguments.messages, arguments.queues, arguments.batch, arguments.body, headers=arguments.headers)
+        rows(
+            arguments.messages,
+            arguments.queues,
+            arguments.batch,
+            arguments.body,
+            arguments.window,
+            headers=arguments.headers,
+        )
     )
     names = [SourceName(number, "account", f"queue-{number}") for number in range(arguments.queues)]
     seals: dict[bool, list[Seal]] = {False: [], True: []}
@@ -139,6 +144,7 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=50)
     parser.add_argument("--batch", type=int, default=20, help="messages a record")
     parser.add_argument("--body", type=int, default=256)
+    parser.add_argument("--window", type=int, default=1_000, help="messages that are deleted in any order")
     parser.add_argument("--headers", action="store_true")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--scratch", type=Path)

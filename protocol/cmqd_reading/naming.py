@@ -87,8 +87,8 @@ _briefs: Final[msgspec.msgpack.Decoder[list[Any]]] = msgspec.msgpack.Decoder(lis
 class NamedMessages:
     """Collects the messages that the rows of a segment name, row by row.
 
-    Most records name messages that the segment stores, by leases that it gives. Two comparisons of bounds find that,
-    and no set is touched.
+    Most records name messages that the segment stores, by leases that it gives. A comparison finds that, and no set is
+    touched.
     """
 
     def __init__(self, sources: Sequence[SideSource]) -> None:
@@ -126,13 +126,17 @@ class NamedMessages:
     def history(self) -> SideHistory:
         """Return part two of the side file."""
         self._keep_leases()
-        for number, (first, stop) in self._stored.items():
-            self._bitmap(number).add_range(first, stop)
+        numbers = self._stored.keys() | self._positions.keys() | self._ranges.keys()
         return SideHistory(
             _packed(self._leases),
             [
-                SideNamed(number, _packed(self._positions.get(number)), self._ranges.get(number, []))
-                for number in sorted(self._positions.keys() | self._ranges.keys())
+                SideNamed(
+                    number,
+                    *self._stored.get(number, _NOWHERE),
+                    _packed(self._positions.get(number)),
+                    self._ranges.get(number, []),
+                )
+                for number in sorted(numbers)
             ],
         )
 
@@ -144,8 +148,8 @@ class NamedMessages:
 
     def _add_positions(self, number: int, positions: Runs) -> None:
         first, stop = self._stored.get(number, _NOWHERE)
-        # The sum of runs is the number behind their last.
-        if positions and not (first <= positions[0] and sum(positions) <= stop):
+        # The first decides: positions ascend along the log, so no record here names a position behind the last stored.
+        if positions and not first <= positions[0] < stop:
             _add(self._bitmap(number), positions)
 
     def _keep_leases(self) -> None:
@@ -160,7 +164,8 @@ class NamedMessages:
     def take_leases(self, _lsn: int, record: Any) -> None:
         """Take a record with leases."""
         leases = record.leases
-        if leases and not (self._first_lease <= leases[0] and sum(leases) <= self._next_lease):
+        # As with positions: no record names a lease before a receive has given it.
+        if leases and not self._first_lease <= leases[0] < self._next_lease:
             _add(self._leases, leases)
 
     def take_both(self, lsn: int, record: Any) -> None:
@@ -288,6 +293,8 @@ def names_message(
     """
     named = _find(history, number)
     if named is not None:
+        if named.first_position <= position < named.stop_position:
+            return True
         if not is_ended and any(_covers(each, position) for each in named.ranges):
             return True
         if named.positions and position in BitMap64.deserialize(named.positions):

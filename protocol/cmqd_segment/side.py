@@ -126,8 +126,12 @@ class SideNamed(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A queue or topic that the rows name, with or without messages in the segment."""
 
     id: int
+    first_position: int
+    stop_position: int
+    """All positions from the first to below stop are stored in the segment; equal = none is."""
     positions: bytes
-    """Stored in the segment or named by a record there: a portable 64-bit roaring bitmap; empty bytes = none."""
+    """Named by records: a portable 64-bit roaring bitmap, empty bytes = none. May lack positions that the segment
+    stores."""
     ranges: list[SideRange]
     """In the order of the log."""
 

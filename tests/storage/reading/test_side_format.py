@@ -48,7 +48,9 @@ PLAN = SidePlan(
         SideSource(9, None, None, None, 1, 40, 0, [0], [9]),
     ],
 )
-HISTORY = SideHistory(b"leases", [SideNamed(3, b"positions", [SideRange(6, 8, 0, 77), SideRange(4, 9, 0, None)])])
+HISTORY = SideHistory(
+    b"leases", [SideNamed(3, 5, 305, b"positions", [SideRange(6, 8, 0, 77), SideRange(4, 9, 0, None)])]
+)
 WHOLE = encode_side(PLAN, HISTORY)
 
 
