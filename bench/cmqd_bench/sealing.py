@@ -1,8 +1,9 @@
 """The cost of a seal with and without the side file, in turns: ``python -m cmqd_bench.sealing``.
 
-A segment has messages that are sent, received and deleted; consumers delete in any order within a window of messages. Each
-turn writes the segment twice and seals it with the steps of the broker, once with the side file and once without. The
-odd turns begin with the side file. Printed are CPU and time of both seals and the median of the ratios of the turns.
+A segment has messages that are sent, received and deleted; consumers delete in any order within a window of messages.
+Each turn writes the segment twice and seals it with the steps of the broker, once with the side file and once without.
+The odd turns begin with the side file. Printed are CPU and time of both seals and the median of the ratios of the
+turns.
 """
 
 import argparse
