@@ -86,6 +86,8 @@ def _event(event: LifeEvent) -> dict[str, Any]:
             continue
         if name in _TIMES:
             document[_TIMES[name]] = from_ms(value)
+        elif name == "actor":
+            document[name] = {field: each for field, each in msgspec.structs.asdict(value).items() if each}
         elif name in _IDS:
             document[_IDS[name]] = printed_id(value)
         else:

@@ -14,16 +14,18 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from cmqd_reading.births import may_store
+from cmqd_reading.births import index_in, may_store
 from cmqd_reading.events import Event, Stored, stored_in
-from cmqd_reading.life_events import LifeNotes, no_name
+from cmqd_reading.life_events import FindActor, LifeNotes, no_name
 from cmqd_reading.places import NO_LEASE, Place, Publish
 from cmqd_reading.queue_records import OF_QUEUES
 from cmqd_reading.topic_records import OF_TOPICS
 from cmqd_segment.newer import tag_number
 from cmqd_segment.published import waiting_sets
 from cmqd_segment.records import (
+    ActorSeen,
     AnyRecord,
+    MessagesDeadLettered,
     MessagesPublished,
     MessagesPublishedAlike,
     MessagesSent,
@@ -32,8 +34,10 @@ from cmqd_segment.records import (
     ScheduleSet,
     Subscribed,
     TopicCreated,
+    TransactionsEnded,
 )
 from cmqd_segment.rows import stored_messages
+from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeKind, LifePlace, MessageHistory
 from cmqd_types.messages import REDRIVE, CopyOf, Headers, Origin
 
@@ -51,13 +55,19 @@ def _trace_parent(headers: Headers | None) -> str:
 class Life:
     """The fold; see the module."""
 
-    def __init__(self, path: Sequence[int], find_name: Callable[[int], str] = no_name) -> None:
+    def __init__(
+        self,
+        path: Sequence[int],
+        find_name: Callable[[int], str] = no_name,
+        find_actor: FindActor | None = None,
+    ) -> None:
         """Begin without rows.
 
         Args:
             path: ids of the message from the oldest to the asked id.
             find_name: finds the name of a queue, topic, subscription or schedule that no row has named yet; empty =
                 not known; a text that begins with ``UNNAMED`` = not known yet, for the caller to replace.
+            find_actor: finds a client that no row has told yet; without the function no event names its client.
         """
         self._asked = path[-1]
         self._path = tuple(path)
@@ -67,7 +77,7 @@ class Life:
         self._pattern: re.Pattern[bytes] | None = None
         """Finds the rows that may name the message; None = no row does. To be made anew if ``_is_changed``."""
         self._is_changed = True
-        self._notes = LifeNotes(find_name)
+        self._notes = LifeNotes(find_name, find_actor)
         self._by_id: dict[int, Place] = {}
         self._places: dict[int, list[Place]] = {}
         self._publishes: dict[int, list[Publish]] = {}
@@ -191,6 +201,9 @@ class Life:
     def _queue_created(self, record: QueueCreated) -> None:
         self._notes.names[record.queue_id] = record.name
 
+    def _actor_seen(self, record: ActorSeen) -> None:
+        self._notes.actors[record.number] = record.actor
+
     def _topic_created(self, record: TopicCreated) -> None:
         self._notes.names[record.topic_id] = record.name
 
@@ -222,7 +235,7 @@ class Life:
             if one.source_id == record.queue_id and one.run.first_position == record.first_position
         )
         for index in sorted(indexes):
-            self._begin(stored, index)
+            self._begin(record, stored, index)
 
     def _follows(self, origin: Origin) -> bool:
         return origin.message_id in self._by_id or origin.message_id == self._asked
@@ -231,7 +244,7 @@ class Life:
         # The copies of a publish that was not asked for are not followed, but for the copy on the path.
         return copy_of.message_id == self._asked
 
-    def _begin(self, stored: Stored, index: int) -> None:
+    def _begin(self, record: MessagesSent, stored: Stored, index: int) -> None:
         """Begin the life at a position of a queue."""
         message = stored_messages(stored.run, b"")[index]
         message_id, time_ms = message.message_id, message.enqueue_ms
@@ -271,8 +284,19 @@ class Life:
             fields["replayed_from"] = (message.headers or {}).get(REPLAY_MARK, "")
         if kind in (LifeKind.SENT, LifeKind.HALF):
             fields["trace_parent"] = _trace_parent(message.headers)
+        fields["actor"] = self._notes.actor(record.actors, index) or self._actor_of_move(origin, message_id)
         self._keep(place)
         self._notes.note_at(place, kind, time_ms, **fields)
+
+    def _actor_of_move(self, origin: Origin | None, message_id: int) -> Actor | None:
+        """Return the client that moved a message here or committed it, by the record in the same row."""
+        former = self._by_id.get(message_id if origin is None else origin.message_id)
+        for record in self._row:
+            if isinstance(record, MessagesDeadLettered | TransactionsEnded) and former is not None:
+                index = index_in(record.positions, former.position)
+                if record.queue_id == former.queue_id and index >= 0:
+                    return self._notes.actor(record.actors, index)
+        return None
 
     def _keep(self, place: Place) -> None:
         self._by_id[place.message_id] = place
@@ -355,6 +379,7 @@ class Life:
             size=run.sizes[index],
             copies=copies,
             trace_parent=_trace_parent(None if run.headers is None else run.headers[index]),
+            actor=self._notes.actor(record.actors, bit),
         )
 
     def _begin_copy(self, stored: Stored, index: int) -> None:
@@ -378,6 +403,7 @@ class Life:
         MessagesSent: _sent,
         MessagesPublished: _published,
         MessagesPublishedAlike: _published,
+        ActorSeen: _actor_seen,
         QueueCreated: _queue_created,
         TopicCreated: _topic_created,
         Subscribed: _subscribed,

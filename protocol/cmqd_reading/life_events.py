@@ -2,9 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from cmqd_reading.places import Place
+from cmqd_segment.actor_runs import actor_numbers
+from cmqd_segment.records import Runs
+from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeEvent, LifeKind
 
 MAX_EVENTS: Final = 10_000
@@ -75,14 +78,21 @@ def no_name(number: int) -> str:
     return ""
 
 
+FindActor: TypeAlias = Callable[[int], Actor | None]
+"""Finds a client by its number in the records; None = not known."""
+
+
 class LifeNotes:
     """Notes of a life: the events, with the row under way and the names that they need."""
 
-    def __init__(self, find_name: Callable[[int], str]) -> None:
+    def __init__(self, find_name: Callable[[int], str], find_actor: FindActor | None) -> None:
         self.events = LifeEvents()
         self.names: dict[int, str] = {}
         """Names of queues, topics, subscriptions and schedules by id."""
+        self.actors: dict[int, Actor | None] = {}
+        """Clients by their numbers in the records."""
         self._find_name = find_name
+        self._find_actor = find_actor
         self.lsn = self.time_ms = 0
         self.late: list[str] = []
         """Subscriptions whose late copies of the message are in the row under way."""
@@ -98,6 +108,15 @@ class LifeNotes:
         if name is None:
             name = self.names[number] = self._find_name(number)
         return name
+
+    def actor(self, runs: Runs, index: int) -> Actor | None:
+        """Return the client of a message by the field ``actors`` of a record; None if it is not known."""
+        number = actor_numbers(runs, index + 1)[-1] if runs else 0
+        if not number or self._find_actor is None:
+            return None
+        if number not in self.actors:
+            self.actors[number] = self._find_actor(number)
+        return self.actors[number]
 
     def note(self, kind: LifeKind, time_ms: int, **fields: Any) -> None:
         """Add an event of the row under way."""

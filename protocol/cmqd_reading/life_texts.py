@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeEvent, LifeKind, LifePlace
 from cmqd_types.messages import printed_id
 from cmqd_types.sentences import in_bytes, readable_duration
@@ -14,6 +15,8 @@ _DROPPED: Final = {
     "expired": "the retention ended",
     "unsubscribed": "the subscription was deleted",
 }
+_SHORT_KEY: Final = 8
+"""Characters of the id of a key that are shown whole."""
 _GONE: Final = "the row is not readable any more"
 
 
@@ -23,15 +26,15 @@ def life_text(event: LifeEvent) -> str:
         case LifeKind.SENT:
             text = _sent(event)
         case LifeKind.HALF:
-            text = f"sent as a half message, {in_bytes(event.size)}; first check {_until(event)}"
+            text = f"sent as a half message, {in_bytes(event.size)}{_by(event, ', by')}; first check {_until(event)}"
         case LifeKind.COMMITTED:
-            text = "committed"
+            text = f"committed{_by(event)}"
         case LifeKind.ROLLED_BACK:
-            text = "rolled back" + _after(event)
+            text = f"rolled back{_by(event)}{_after(event)}"
         case LifeKind.CHECKED:
             text = "producer asked for its decision" + (f", next check {_until(event)}" if event.until_ms else "")
         case LifeKind.UNDECIDED:
-            text = "producer answered: not decided yet"
+            text = f"producer answered{_by(event)}: not decided yet"
         case LifeKind.PUBLISHED:
             text = _published(event)
         case LifeKind.COPIED:
@@ -54,20 +57,20 @@ def _in_queue(event: LifeEvent) -> str:
             return "delay ended"
         case LifeKind.RECEIVED:
             count = f", receive {event.receive_count}" if event.receive_count > 1 else ""
-            return f"received, lease until {_until(event)}{count}"
+            return f"received{_by(event)}, lease until {_until(event)}{count}"
         case LifeKind.LEASE_CHANGED:
-            return f"lease changed, until {_until(event)}"
+            return f"lease changed{_by(event)}, until {_until(event)}"
         case LifeKind.LEASE_ENDED:
-            return "lease ended without an answer"
+            return "lease ended without an answer" + (f" of {_client(event.actor)}" if event.actor else "")
         case LifeKind.RELEASED:
-            return "given back" + ("" if event.is_counted else ", the receive does not count")
+            return f"given back{_by(event)}" + ("" if event.is_counted else ", the receive does not count")
         case LifeKind.DELETED:
-            return "deleted" + _after(event)
+            return f"deleted{_by(event)}{_after(event)}"
         case LifeKind.REWOUND:
             return "rewound: active again"
         case LifeKind.DEAD_LETTERED:
             reason = _DEAD.get(event.reason, event.reason) + (f' "{event.text}"' if event.text else "")
-            return f"dead letter: {reason}, after {_receives(event)}; now {printed_id(event.message_id)}"
+            return f"dead letter: {reason}{_by(event)}, after {_receives(event)}; now {printed_id(event.message_id)}"
         case LifeKind.REDRIVEN:
             return f"redriven from {event.from_queue}; now {printed_id(event.message_id)}"
         case LifeKind.EXPIRED:
@@ -97,19 +100,31 @@ def _sent(event: LifeEvent) -> str:
         parts.append(f"by schedule {event.schedule}")
     if event.replayed_from:
         parts.append(f"replayed from {event.replayed_from}")
-    return ", ".join(parts)
+    return ", ".join(parts) + _by(event, ", by")
 
 
 def _published(event: LifeEvent) -> str:
     if not event.lsn:
         return f"published; {_GONE}"
-    return f"published, {in_bytes(event.size)}, {event.copies} {'copy' if event.copies == 1 else 'copies'} in queues"
+    copies = f"{event.copies} {'copy' if event.copies == 1 else 'copies'} in queues"
+    return f"published, {in_bytes(event.size)}{_by(event, ', by')}, {copies}"
 
 
 def _copied(event: LifeEvent) -> str:
     if not event.lsn:
         return f"copied; {_GONE}, and the receives in this queue are not known"
     return f"copied from topic {event.from_queue} by {_subscription(event)}; now {printed_id(event.message_id)}"
+
+
+def _by(event: LifeEvent, word: str = " by") -> str:
+    return f"{word} {_client(event.actor)}" if event.actor is not None else ""
+
+
+def _client(actor: Actor) -> str:
+    """Return the client as text: its own name beside the key, which is proved."""
+    key = actor.secret_id
+    short = key if len(key) <= _SHORT_KEY else f"{key[:4]}...{key[-2:]}"
+    return f"{actor.name} ({short})" if actor.name else f"key {short}"
 
 
 def _subscription(event: LifeEvent) -> str:

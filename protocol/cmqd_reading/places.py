@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeKind
 
 LIVE: Final = ("active", "delayed", "in_flight", "half")
@@ -12,6 +13,7 @@ class Place:
     """The message at a position of a queue."""
 
     __slots__ = (
+        "actor",
         "can_return",
         "is_known",
         "lease",
@@ -33,6 +35,8 @@ class Place:
         self.since_ms = since_ms
         self.until_ms = until_ms
         self.lease = NO_LEASE
+        self.actor: Actor | None = None
+        """The client of the receive under way."""
         self.receive_count: int | None = 0
         """None: rows are missing, and may have held receives."""
         self.is_known = True

@@ -35,28 +35,33 @@ def _received(notes: LifeNotes, record: MessagesReceived, place: Place) -> None:
         return
     if place.receive_count is not None:
         place.receive_count += 1
-    fields = {"until_ms": record.deadline_ms, "receive_count": place.receive_count or 0}
+    actor = place.actor = notes.actor(record.actors, index)
+    fields = {"until_ms": record.deadline_ms, "receive_count": place.receive_count or 0, "actor": actor}
     notes.note_at(place, LifeKind.RECEIVED, record.received_ms, **fields)
     place.become("in_flight", record.received_ms, record.deadline_ms, record.first_lease + index)
 
 
 def _lease_changed(notes: LifeNotes, record: VisibilityChanged, place: Place) -> None:
-    if index_in(record.leases, place.lease) >= 0:
+    index = index_in(record.leases, place.lease)
+    if index >= 0:
         place.until_ms = record.deadline_ms
-        notes.note_at(place, LifeKind.LEASE_CHANGED, notes.time_ms, until_ms=record.deadline_ms)
+        actor = notes.actor(record.actors, index)
+        notes.note_at(place, LifeKind.LEASE_CHANGED, notes.time_ms, until_ms=record.deadline_ms, actor=actor)
 
 
 def _lease_ended(notes: LifeNotes, record: LeasesEnded, place: Place) -> None:
     if index_in(record.leases, place.lease) >= 0:
-        notes.note_at(place, LifeKind.LEASE_ENDED, notes.time_ms)
+        notes.note_at(place, LifeKind.LEASE_ENDED, notes.time_ms, actor=place.actor)
         place.become("active", notes.time_ms)
 
 
 def _released(notes: LifeNotes, record: MessagesReleased, place: Place) -> None:
-    if index_in(record.leases, place.lease) >= 0:
+    index = index_in(record.leases, place.lease)
+    if index >= 0:
         if not record.counted and place.receive_count:
             place.receive_count -= 1
-        notes.note_at(place, LifeKind.RELEASED, notes.time_ms, is_counted=record.counted)
+        actor = notes.actor(record.actors, index)
+        notes.note_at(place, LifeKind.RELEASED, notes.time_ms, is_counted=record.counted, actor=actor)
         place.become("active", notes.time_ms)
 
 
@@ -71,8 +76,9 @@ def _activated(notes: LifeNotes, record: MessagesActivated, place: Place) -> Non
 
 
 def _deleted(notes: LifeNotes, record: MessagesDeleted, place: Place) -> None:
-    if index_in(record.positions, place.position) >= 0:
-        _leave(notes, place, LifeKind.DELETED, record.deleted_ms)
+    index = index_in(record.positions, place.position)
+    if index >= 0:
+        _leave(notes, place, LifeKind.DELETED, record.deleted_ms, actor=notes.actor(record.actors, index))
 
 
 def _moved(notes: LifeNotes, record: MessagesMoved | MessagesDeadLettered, place: Place) -> None:
@@ -83,13 +89,14 @@ def _moved(notes: LifeNotes, record: MessagesMoved | MessagesDeadLettered, place
 
 
 def _decided(notes: LifeNotes, record: TransactionsEnded, place: Place) -> None:
-    if index_in(record.positions, place.position) < 0:
+    index = index_in(record.positions, place.position)
+    if index < 0:
         return
     if record.committed:
         # The message is stored anew in the same row.
         place.become(LifeKind.COMMITTED, record.ended_ms)
     else:
-        _leave(notes, place, LifeKind.ROLLED_BACK, record.ended_ms)
+        _leave(notes, place, LifeKind.ROLLED_BACK, record.ended_ms, actor=notes.actor(record.actors, index))
 
 
 def _checked(notes: LifeNotes, record: TransactionsChecked, place: Place) -> None:
@@ -99,8 +106,10 @@ def _checked(notes: LifeNotes, record: TransactionsChecked, place: Place) -> Non
 
 
 def _undecided(notes: LifeNotes, record: TransactionsUndecided, place: Place) -> None:
-    if index_in(record.positions, place.position) >= 0:
-        notes.note_at(place, LifeKind.UNDECIDED, record.answered_ms)
+    index = index_in(record.positions, place.position)
+    if index >= 0:
+        actor = notes.actor(record.actors, index)
+        notes.note_at(place, LifeKind.UNDECIDED, record.answered_ms, actor=actor)
 
 
 def _cut(notes: LifeNotes, record: QueueCleared | MessagesExpired, place: Place) -> None:

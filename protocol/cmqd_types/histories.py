@@ -8,6 +8,8 @@ from enum import StrEnum
 
 import msgspec
 
+from cmqd_types.actors import Actor
+
 
 class LifeKind(StrEnum):
     """Kind of an event in the life of a message."""
@@ -93,6 +95,9 @@ class LifeEvent(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=
     """With ``rows_missing``: the last of the missing rows; rows between the two may be readable."""
     trace_parent: str = ""
     """Of a send or publish: its header ``traceparent``, if the header has the form of W3C Trace Context."""
+    actor: Actor | None = None
+    """The client of the event; of a lease that ended, the client that had received the message. None = not known: an
+    older version wrote the row, or the broker made the event itself."""
 
 
 class LifePlace(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):

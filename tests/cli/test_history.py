@@ -1,5 +1,6 @@
 """``cmq history`` over folders that a real storage made: by id, handle, dedup id and header, and its refusals."""
 
+import asyncio
 import json
 import shutil
 import threading
@@ -10,9 +11,11 @@ import msgspec
 import pytest
 
 from cmq_cli.exitcodes import ExitCode
+from cmqd_client import connect
 from pyspark_cmqd.data_folder.histories import HistoryReader
 from support.client.cmq_runs import Cmq, ThreadedServer
 from support.core.builders import KEY, Rig
+from support.processes.running_broker import RunningBroker
 from support.spark.log_folder import Row, drop_segment, rows_of, write_folder
 
 pytestmark = pytest.mark.system
@@ -237,3 +240,27 @@ def test_a_search_needs_the_files(cmq_at: Cmq) -> None:
 
     assert ran.code == ExitCode.USAGE
     assert "give --path" in ran.err
+
+
+def test_the_clients_of_a_live_log_and_of_a_sealed_log_are_named(cmq: Cmq, tmp_path: Path) -> None:
+    async def work(url: str) -> str:
+        async with connect(url, name="checkout 3.2") as client:
+            queue = await client.create_queue("orders")
+            message_id = (await queue.send(b"one")).id
+        async with connect(url, name="worker-2") as client:
+            (message,) = await client.queue("orders").receive(max_messages=1)
+            await message.delete()
+        return message_id
+
+    with RunningBroker(tmp_path, "--keep-history", "7d") as broker:
+        message_id = asyncio.run(work(broker.url))
+        live = cmq("history", message_id, "--path", str(tmp_path / "data"))
+    sealed = cmq("history", message_id, "--path", str(tmp_path / "data"))
+
+    for ran in (live, sealed):
+        sent, received, deleted = ran.out.splitlines()[1:]
+        assert "sent, 3 bytes, by checkout 3.2 (AKID" in sent
+        assert "received by worker-2 (AKID" in received
+        assert "deleted by worker-2 (AKID" in deleted
+    found = cmq("history", message_id, "--path", str(tmp_path / "data"), "--output", "json").json[0]["events"]
+    assert [event["actor"]["name"] for event in found] == ["checkout 3.2", "worker-2", "worker-2"]

@@ -9,7 +9,17 @@ from cmqd_reading.births import birth_in, received_under, sent_with
 from cmqd_reading.life import REPLAY_MARK, Life
 from cmqd_reading.life_events import MAX_EVENTS
 from cmqd_reading.life_texts import life_text, place_text
-from cmqd_segment.records import MessagesReceived, MessagesSent
+from cmqd_segment.records import (
+    ActorSeen,
+    AnyRecord,
+    LeasesEnded,
+    MessagesDeleted,
+    MessagesReceived,
+    MessagesReleased,
+    MessagesSent,
+    VisibilityChanged,
+)
+from cmqd_types.actors import Actor
 from cmqd_types.histories import MessageHistory
 from support.core.builders import ACCOUNT, Rig
 
@@ -315,3 +325,46 @@ def test_messages_are_found_by_header_dedup_id_and_lease() -> None:
     assert sent_with(records, dedup_id="a") == [(3, 100, 5)]
     assert received_under(records, 41) == (3, 8)
     assert received_under(records, 42) is None
+
+
+def test_clients_are_told_where_the_rows_name_them() -> None:
+    worker = Actor("admin", "AKIDabcdefgh4e1", "worker-2", "10.0.0.2")
+    runs = [1, 7, 1, 8]
+    rows: list[list[AnyRecord]] = [
+        [
+            ActorSeen(7, Actor("admin", "AKIDabcdefgh17c")),
+            ActorSeen(8, worker),
+            MessagesSent(3, 0, 100, 10, [1, 1], actors=runs),
+        ],
+        [MessagesReceived(3, [0, 2], 40, 20, 1020, actors=[8])],
+        [LeasesEnded(3, [40, 1])],
+        [MessagesReceived(3, [0, 1], 42, 3000, 4000, actors=[9])],
+        [VisibilityChanged(3, [42, 1], 9000, actors=[7])],
+        [MessagesReleased(3, [42, 1], True, actors=[7])],
+        [MessagesReceived(3, [0, 1], 43, 5000, 9000)],
+        [MessagesDeleted(3, [0, 2], [41, 1, 1, 1], 6000, actors=runs)],
+    ]
+    seen: list[int] = []
+
+    def find(number: int) -> Actor | None:
+        seen.append(number)
+        return Actor("admin", "AKID", f"client {number}")
+
+    found = [Life([each], find_actor=find) for each in (100, 101)]
+    for lsn, records in enumerate(rows, 1):
+        for one in found:
+            one.feed(lsn, 1000 * lsn, records)
+    first, second = (one.result(len(rows), 9000) for one in found)
+
+    assert texts(first) == [
+        "sent, 1 byte, by key AKID...7c",
+        "received by worker-2 (AKID...e1), lease until +1 s",
+        "lease ended without an answer of worker-2 (AKID...e1)",
+        "received by client 9 (AKID), lease until +1 s, receive 2",
+        "lease changed by key AKID...7c, until +4 s",
+        "given back by key AKID...7c",
+        "received, lease until +4 s, receive 3",
+        "deleted by key AKID...7c, 5.99 s after its send",
+    ]
+    assert [event.actor for event in second.events] == [worker] * 3
+    assert seen == [9]

@@ -13,13 +13,14 @@ from cmqd_fold.receipts import ReceiptHandles
 from cmqd_reading.births import birth_in, id_at, may_store_in, received_under, sent_with, store_ids
 from cmqd_reading.life import Life
 from cmqd_reading.naming import names_lease, names_message
-from cmqd_segment.checkpoint import QueueSlice, ScheduleSlice, SubscriptionSlice, TopicSlice
+from cmqd_segment.checkpoint import ActorsSlice, QueueSlice, ScheduleSlice, SubscriptionSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.manifest import SegmentEntry
 from cmqd_segment.newer import raw_items, tag_number, tag_of
-from cmqd_segment.records import AnyRecord, QueueCreated, ScheduleSet, Subscribed, TopicCreated
-from cmqd_segment.schema import read_names
+from cmqd_segment.records import ActorSeen, AnyRecord, QueueCreated, ScheduleSet, Subscribed, TopicCreated
+from cmqd_segment.schema import read_actors, read_names
 from cmqd_segment.side import SideHistory, SidePlan
+from cmqd_types.actors import Actor
 from cmqd_types.histories import MessageHistory
 from cmqd_types.messages import printed_id
 from cmqd_types.shards import SHARD_SHIFT
@@ -32,7 +33,7 @@ from pyspark_cmqd.errors import CmqdSourceError, FolderError
 MAX_FOUND = 20
 """Messages that a search by dedup id or header finds; the search ends there."""
 ACCOUNTS_FILE = "accounts.json"
-_NAMED_SLICES = frozenset(map(tag_number, (QueueSlice, TopicSlice, SubscriptionSlice, ScheduleSlice)))
+_NAMED_SLICES = frozenset(map(tag_number, (QueueSlice, TopicSlice, SubscriptionSlice, ScheduleSlice, ActorsSlice)))
 
 _NAMED_RECORDS = frozenset(map(tag_number, (QueueCreated, TopicCreated, Subscribed, ScheduleSet)))
 
@@ -62,7 +63,8 @@ class HistoryReader:
         self._names = {source.id: source.name for source in self._view.names}
         self._sides: dict[int, tuple[SidePlan, SideHistory] | None] = {}
         """Side files by number of the segment; None = only the segment tells."""
-        self._has_read_checkpoints = self._has_searched = False
+        self._actors: dict[int, Actor] = {}
+        self._has_read_checkpoints = self._has_searched = self._has_met_actors = False
         self.opened = 0
         """Number of times that a segment was opened."""
 
@@ -76,7 +78,7 @@ class HistoryReader:
             FolderError, DataLossError: a segment cannot be read.
         """
         path, start, is_stored = self._ancestors(message_id)
-        life = Life(path, self._name_of)
+        life = Life(path, self._name_of, self._actor_of)
         expected = start
         for extent in self._view.extents:
             if extent.last_lsn < start:
@@ -266,6 +268,7 @@ class HistoryReader:
             if is_sealed(extent):
                 for number, _, name, _ in read_names(raw):
                     self._names.setdefault(number, name)
+                self._actors.update(read_actors(raw))
             yield from metas(self._folder, raw, extent, above, extent.last_lsn if upto is None else upto)
 
     def _name_of(self, number: int) -> str:
@@ -281,6 +284,20 @@ class HistoryReader:
                         for record in decoded(extent, lsn, meta):
                             self._note_name(record)
         return self._names.get(number, "")
+
+    def _actor_of(self, number: int) -> Actor | None:
+        if number not in self._actors and not self._has_met_actors:
+            # A sealed segment has a table of its clients. Of unsealed rows, a checkpoint or an earlier row has them.
+            self._has_met_actors = True
+            self._has_read_checkpoints = True
+            self._read_checkpoints()
+            for extent in self._view.extents:
+                if not is_sealed(extent):
+                    for _, _, records in self._rows(extent, 0):
+                        self._actors.update(
+                            (each.number, each.actor) for each in records if isinstance(each, ActorSeen)
+                        )
+        return self._actors.get(number)
 
     def _read_checkpoints(self) -> None:
         for entry in self._view.checkpoints:
@@ -301,6 +318,8 @@ class HistoryReader:
                 self._names.setdefault(part.subscription_id, part.name)
             case ScheduleSlice() | ScheduleSet():
                 self._names.setdefault(part.schedule_id, part.name)
+            case ActorsSlice():
+                self._actors.update(part.actors)
             case _:
                 pass
 
