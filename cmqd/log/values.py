@@ -83,7 +83,7 @@ class LogState(msgspec.Struct, frozen=True, array_like=True):
     damaged_rows: int = 0
     """Rows that could not be read since the start; standard error has the details."""
     is_short: bool = False
-    """Sends are refused, or will be soon: segments that are kept for history alone should be dropped."""
+    """Sends are refused, or will be soon: segments that are kept for history or backups alone should be dropped."""
 
 
 class BrokerSeen(msgspec.Struct, frozen=True, array_like=True):

@@ -1260,7 +1260,7 @@ class SegmentList(Reply, frozen=True, tag=239):
     log_bytes: int
     """Size of the log on disk; 0 = not known (an ephemeral broker), also of ``free_bytes``."""
     history_bytes: int
-    """Size of the segments that are kept for history alone."""
+    """Size of the segments that are kept for history or backups alone."""
     free_bytes: int
     sends_refused_reason: str | None = None
     """Why sends are refused for lack of space; None = sends are accepted."""

@@ -205,7 +205,7 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     segments: int = 0
     log_bytes: int = 0
     history_bytes: int = 0
-    """Bytes of segments that are kept for history alone."""
+    """Bytes of segments that are kept for history or backups alone."""
     free_bytes: int = 0
     """Free space of the disk of the data folder; 0 = not known (an ephemeral broker)."""
     sends_refused: bool = False

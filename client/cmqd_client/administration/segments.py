@@ -62,7 +62,7 @@ class SegmentPage(msgspec.Struct, frozen=True):
     log_bytes: int
     """Size of the log on disk; 0 = not known (an ephemeral broker), also of ``free_bytes``."""
     history_bytes: int
-    """Size of the segments that are kept for history alone."""
+    """Size of the segments that are kept for history or backups alone."""
     free_bytes: int
     """Free space of the disk of the data folder."""
     sends_refused_reason: str | None

@@ -85,7 +85,7 @@ SERVER_GAUGES: Final = (
     ("pushes_under_way", "pushes_under_way", "Posts to URLs under way."),
     ("segments", "log_segments", "Segments of the log."),
     ("log_bytes", "log_bytes", "Size of the log on disk."),
-    ("history_bytes", "history_bytes", "Size of segments kept for history alone."),
+    ("history_bytes", "history_bytes", "Size of segments kept for history or backups alone."),
     ("free_bytes", "disk_free_bytes", "Free space of the data folder's disk; 0 = not known."),
     ("pins", "log_pins", "Copies of the log that are being made."),
     ("pending_bytes", "pending_bytes", "Bytes appended and not durable."),
