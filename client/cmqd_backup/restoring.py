@@ -81,13 +81,19 @@ def restore(asked: Restoring) -> None:
             asked.out(fault)
         if newest is None:
             raise Refused(f"{asked.store.place} has no backup")
+        is_new = not asked.folder.exists()
         asked.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         if not stack.enter_context(try_lock(asked.folder)):
             raise Refused(f"{asked.folder} is in use by another process")
         _clear_unfinished(asked.folder)
-        (asked.folder / UNFINISHED).touch(mode=0o600)
-        sync_folder(asked.folder)
-        _Restore(asked, runs, newest).run()
+        try:
+            (asked.folder / UNFINISHED).touch(mode=0o600)
+            sync_folder(asked.folder)
+            _Restore(asked, runs, newest).run()
+        except (Refused, OSError):
+            if not (asked.folder / MANIFEST_NAME).exists():
+                _leave(asked.folder, is_new=is_new)
+            raise
         (asked.folder / UNFINISHED).unlink()
         sync_folder(asked.folder)
 
@@ -110,6 +116,16 @@ def _clear_unfinished(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / ACCOUNTS_FILE).unlink(missing_ok=True)
     (folder / f"{MANIFEST_NAME}.tmp").unlink(missing_ok=True)
+
+
+def _leave(folder: Path, *, is_new: bool) -> None:
+    """Leave a folder as it was found, as far as the disk allows it."""
+    with contextlib.suppress(OSError):
+        _clear_unfinished(folder)
+        (folder / UNFINISHED).unlink(missing_ok=True)
+        if is_new:
+            (folder / LOCK).unlink()
+            folder.rmdir()
 
 
 class _Restore:
