@@ -41,6 +41,8 @@ class RowsWanted(NamedTuple):
     last_lsn: int
     is_of_stores: bool
     """Only rows that store messages are wanted, and the first of them is enough."""
+    life: Life | None = None
+    """Only rows that may name this message are wanted; the others may be left out, which ``are_left_out`` tells."""
 
 
 class Rows(NamedTuple):
@@ -50,6 +52,8 @@ class Rows(NamedTuple):
     upto_lsn: int
     """The answer covers the rows up to here; those that it lacks are reclaimed or damaged. At least the first that was
     wanted."""
+    are_left_out: bool = False
+    """The rows are not missing: none of them names the message."""
 
 
 class IdWanted(NamedTuple):
@@ -103,18 +107,18 @@ def search_by_id(message_id: int, extent: Extent, find_name: Callable[[int], str
             break
         start = holder[0]
         if not birth.parent_id:
-            return (yield from _life(path, start, extent, find_name))
+            return (yield from _life(path, start, extent, find_name, is_stored=True))
         path.insert(0, birth.parent_id)
         before = start
     if start:
         # The former id is of a row that is not readable. The moved message tells of it.
-        return (yield from _life(path[1:], start, extent, find_name))
+        return (yield from _life(path[1:], start, extent, find_name, is_stored=True))
     first_lsn = 1 if holder is None else holder[0] + 1
     after = yield from _next(first_lsn, extent.last_lsn, _lowest_id, is_of_stores=True)
     if not extent.lacks(first_lsn, extent.last_lsn if after is None else after[0]):
         return None
     # The store was reclaimed or lost. Later rows may name the id as the former id of a moved message.
-    return (yield from _life(path, first_lsn, extent, find_name))
+    return (yield from _life(path, first_lsn, extent, find_name, is_stored=False))
 
 
 def search_by_lease(lease: int, extent: Extent, find_name: Callable[[int], str]) -> Search:
@@ -127,11 +131,14 @@ def search_by_lease(lease: int, extent: Extent, find_name: Callable[[int], str])
     return (yield from search_by_id(message_id, extent, find_name)) if message_id else None
 
 
-def _life(path: Sequence[int], start: int, extent: Extent, find_name: Callable[[int], str]) -> Search:
+def _life(
+    path: Sequence[int], start: int, extent: Extent, find_name: Callable[[int], str], *, is_stored: bool
+) -> Search:
     life = Life(path, find_name)
     expected = start
     while expected <= extent.last_lsn and not life.is_over:
-        answer: Rows = yield RowsWanted(expected, extent.last_lsn, is_of_stores=False)
+        # Without a readable store any row may tell of the message.
+        answer: Rows = yield RowsWanted(expected, extent.last_lsn, False, life if is_stored else None)
         for lsn, time_ms, meta in answer.rows:
             if lsn > expected:
                 life.miss(expected, lsn - 1)
@@ -142,7 +149,8 @@ def _life(path: Sequence[int], start: int, extent: Extent, find_name: Callable[[
                 except msgspec.MsgspecError:
                     life.miss(lsn, lsn)
         if answer.upto_lsn >= expected:
-            life.miss(expected, answer.upto_lsn)
+            if not answer.are_left_out:
+                life.miss(expected, answer.upto_lsn)
             expected = answer.upto_lsn + 1
     history = life.result(extent.last_lsn, extent.last_ms)
     return FoundHistory(_cut(history), list(life.positions)) if history.events else None

@@ -7,6 +7,7 @@ The loop takes a few rows, then does its other work, as for a page.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 from cmqd.log.values import HistoryAnswer
 from cmqd.storage import ipc
@@ -25,8 +26,12 @@ from cmqd_reading.history_search import (
     search_by_id,
     search_by_lease,
 )
+from cmqd_reading.life import Life
 from cmqd_reading.life_events import unnamed
-from cmqd_segment.manifest import SourceName, merge_ranges
+from cmqd_reading.naming import names_message
+from cmqd_segment.manifest import SegmentEntry, SourceName, merge_ranges
+from cmqd_segment.newer import NewerFormatError
+from cmqd_segment.side import SideError, check_segment, decode_side
 
 NOTHING = HistoryAnswer(None, [], [])
 
@@ -75,7 +80,7 @@ class HistoryReads:
         return HistoryAnswer(found.history, list(found.sources), await self._owners(found.sources))
 
     async def _drive(self, search: Search, request_id: int) -> FoundHistory | None:
-        reading = _Reading(self._pager)
+        reading = _Reading(self._catalog, self._pager)
         answer: Rows | int | None = None
         while request_id in self._wanted:
             try:
@@ -104,7 +109,8 @@ class HistoryReads:
 class _Reading:
     """Hands on some of the rows that were read together at a time."""
 
-    def __init__(self, pager: Pager) -> None:
+    def __init__(self, catalog: Catalog, pager: Pager) -> None:
+        self._catalog = catalog
         self._pager = pager
         self._raw: deque[RawRow] = deque()
         self._next_lsn = self._upto_lsn = 0
@@ -116,9 +122,31 @@ class _Reading:
             raw, upto_lsn = await self._pager.rows(wanted)
             return Rows([(row.lsn, row.time_ms, row.meta) for row in raw if row.is_whole()], upto_lsn)
         if not self._next_lsn == wanted.first_lsn <= self._upto_lsn:
+            if (left_out := await self._left_out(wanted)) is not None:
+                return left_out
             raw, self._upto_lsn = await self._pager.rows(wanted)
             self._raw = deque(raw)
         return self._some(self._upto_lsn)
+
+    async def _left_out(self, wanted: RowsWanted) -> Rows | None:
+        """Return the rows of sealed segments as left out, if their side files say that none names the message."""
+        life = wanted.life
+        if life is None:
+            return None
+        entries: list[SegmentEntry] = []
+        for segment in self._catalog.segments():
+            if segment.last_lsn < wanted.first_lsn:
+                continue
+            if not isinstance(segment, SealedFile) or segment.entry.side is None:
+                break
+            expected_lsn = entries[-1].last_lsn + 1 if entries else wanted.first_lsn
+            if segment.entry.first_lsn > expected_lsn or segment.last_lsn > wanted.last_lsn:
+                break
+            entries.append(segment.entry)
+        # In one call, and not in a call for each: a hop to a thread costs more than a small file. The search waits for
+        # the answer, so no other thread uses the life.
+        count = await asyncio.to_thread(_count_left_out, self._catalog.folder.path, entries, life) if entries else 0
+        return Rows([], entries[count - 1].last_lsn, are_left_out=True) if count else None
 
     def _some(self, upto_lsn: int) -> Rows:
         rows: list[Row] = []
@@ -134,3 +162,19 @@ class _Reading:
                 rows.append((row.lsn, row.time_ms, row.meta))
         self._next_lsn = upto_lsn + 1
         return Rows(rows, upto_lsn)
+
+
+def _count_left_out(folder: Path, entries: Sequence[SegmentEntry], life: Life) -> int:
+    """Return how many segments from the first on surely do not name the message. Blocks."""
+    return next((index for index, entry in enumerate(entries) if _may_name(folder, entry, life)), len(entries))
+
+
+def _may_name(folder: Path, entry: SegmentEntry, life: Life) -> bool:
+    try:
+        plan, named = decode_side((folder / entry.side_file).read_bytes())
+        check_segment(plan, entry.number, entry.sha256)
+    except (OSError, SideError, NewerFormatError):
+        return True  # the segment tells
+    return any(plan.may_store(each) for each in life.awaited) or any(
+        names_message(named, *place, life.leases) for place in life.open_positions
+    )

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from cmqd_segment.manifest import read_manifest
 from cmqd_types.histories import LifeKind
-from support.storage.log_rig import LogRig, OpenProcess
+from support.storage.log_rig import NOW_MS, LogRig, OpenProcess, deleted
 
 pytestmark = pytest.mark.system
 
 
-def damage_row(folder: Path, lsn: int) -> None:
-    path = folder / "segments" / "00000001.db"
+def damage_row(folder: Path, lsn: int, number: int = 1) -> None:
+    path = folder / "segments" / f"{number:08d}.db"
     path.chmod(0o644)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as raw:
         raw.execute("UPDATE log SET meta_crc = meta_crc + 1 WHERE lsn = ?", (lsn,))
@@ -40,3 +41,36 @@ async def test_damaged_rows_are_told_as_missing(open_process: OpenProcess, folde
     # The row that stored it is damaged, which the list of lost rows does not have.
     assert await told(rig, 4) is None
     assert not rig.fatal
+
+
+async def test_segments_that_do_not_name_the_message_are_left_out(open_process: OpenProcess, folder: Path) -> None:
+    rig = await open_process()
+    for first in (0, 10, 20, 30):
+        for position in range(first, first + 10):
+            await rig.store(1, position, 1)
+        await rig.log.seal_now()
+    rig.log.append([deleted(1, 3, 1)], [], NOW_MS)
+    await rig.commit()
+    await rig.checkpoint()
+    await rig.log.close()
+    lsns = [read_manifest(folder).segments[index].first_lsn + 4 for index in (1, 2)]
+    for index, lsn in enumerate(lsns):
+        damage_row(folder, lsn, 2 + index)
+    rig = await open_process()
+
+    assert await told(rig, 3) == [(LifeKind.SENT, 0, 0), (LifeKind.DELETED, 0, 0)]
+    assert await told(rig, 12) == [(LifeKind.SENT, 0, 0), (LifeKind.ROWS_MISSING, lsns[0], lsns[0])]
+    damage_side_file(folder, 3)
+    assert await told(rig, 3) == [
+        (LifeKind.SENT, 0, 0),
+        (LifeKind.ROWS_MISSING, lsns[1], lsns[1]),
+        (LifeKind.DELETED, 0, 0),
+    ]
+
+
+def damage_side_file(folder: Path, number: int) -> None:
+    path = folder / "segments" / f"{number:08d}.side"
+    path.chmod(0o644)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
