@@ -136,6 +136,8 @@ def verify_each(
         try:
             with placed(segment.side_file) as folder:
                 warning = verify_side(folder, segment)
+        except FileNotFoundError:
+            warning = f"side file {segment.side_file} is missing"
         except OSError as error:
             warning = f"side file {segment.side_file}: {error}"
         if warning and segment not in manifest().segments:

@@ -99,6 +99,24 @@ def test_damage_is_told_and_fails(cmq: Cmq, folder: Path) -> None:
     assert "row 2 of 00000002.db is damaged: its bodies do not match their checksum" in ran.err
 
 
+def test_a_side_file_that_is_missing_or_damaged_is_a_warning(cmq: Cmq, folder: Path) -> None:
+    listed = cmq("segment", "list", "--path", str(folder), "--output", "json").json["segments"]
+    first, second = (folder / entry["side_file"] for entry in listed)
+    first.unlink()
+    second.chmod(0o644)
+    second.write_bytes(second.read_bytes()[:-1])
+
+    ran = cmq("segment", "verify", "--path", str(folder))
+    document = cmq("segment", "verify", "--path", str(folder), "--output", "json").json
+
+    assert ran.code == ExitCode.OK
+    assert "side file segments/00000001.side is missing\n" in ran.err
+    assert "side file segments/00000002.side does not match its checksum in the manifest" in " ".join(ran.err.split())
+    assert "2 of 5 files are side files to be made anew" in ran.err
+    assert (document["checked"], document["wrong"]) == (5, {})
+    assert list(document["warnings"]) == ["segments/00000001.side", "segments/00000002.side"]
+
+
 def test_a_segment_that_goes_while_it_is_verified_is_no_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def verify_segment(folder: Path, entry: Any) -> list[str]:
         manifest = read_manifest(folder)

@@ -100,7 +100,7 @@ def _list_folder(output: Output, path: str) -> None:
     document = {
         "clean": manifest.clean,
         "durability": manifest.durability,
-        "segments": [{"file": entry.file} | msgspec.structs.asdict(entry) for entry in entries],
+        "segments": [_files(entry) | msgspec.structs.asdict(entry) for entry in entries],
         "dropped": manifest.dropped,
         "losses": manifest.losses,
     }
@@ -109,6 +109,10 @@ def _list_folder(output: Output, path: str) -> None:
     if not output.json:
         for loss in manifest.losses:
             output.warning(f"rows {loss.first_lsn} to {loss.last_lsn} are lost: {loss.reason}")
+
+
+def _files(entry: SegmentEntry) -> dict[str, str]:
+    return {"file": entry.file} if entry.side is None else {"file": entry.file, "side_file": entry.side_file}
 
 
 @app.command
@@ -147,7 +151,10 @@ def verify(*, path: DataPath, session: CurrentSession) -> ExitCode:
     if problems_by_file:
         session.output.remark(f"{len(problems_by_file):,} of {checked:,} files are damaged")
         return ExitCode.FAILED
-    session.output.remark(f"{checked:,} files are sound")
+    if warnings_by_file:
+        session.output.remark(f"{len(warnings_by_file):,} of {checked:,} files are side files to be made anew")
+    else:
+        session.output.remark(f"{checked:,} files are sound")
     return ExitCode.OK
 
 
