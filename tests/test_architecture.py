@@ -46,6 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cmqd.engine": {"cmqd.log.log_errors", "cmqd.log.values", "msgspec", "psycopg"},
     "cmqd_fold": {
+        "cmqd_segment.actor_runs",
         "cmqd_segment.checkpoint",
         "cmqd_segment.records",
         "cmqd_types",

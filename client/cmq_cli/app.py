@@ -11,7 +11,18 @@ from typing import Annotated, Any, TypeAlias
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from cmq_cli.commands import bench, completion, connection, console, import_cmq, message, schedule, server, tail
+from cmq_cli.commands import (
+    bench,
+    completion,
+    connection,
+    console,
+    consumer,
+    import_cmq,
+    message,
+    schedule,
+    server,
+    tail,
+)
 from cmq_cli.commands.access import account, audit, context, key
 from cmq_cli.commands.log import history, pin, reconcile, replay, segment
 from cmq_cli.commands.queues import deadletter, queue, rewind, transaction
@@ -40,7 +51,7 @@ app = App(
 )
 _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Messages": (message.send, message.receive, message.delete, message.release, message.visibility, message.reject),
-    "Inspection": (message.peek, tail.tail, server.status, connection.app, console.console),
+    "Inspection": (message.peek, tail.tail, server.status, connection.app, consumer.app, console.console),
     "Queues": (queue.app, rewind.rewind, deadletter.app, deadletter.redrive, transaction.app),
     "Topics": (topic.app, subscription.app, publish.publish),
     "Schedules": (schedule.app,),

@@ -15,9 +15,11 @@ from cmqd_client.address import Address, parse_address
 from cmqd_client.administration.audit import AuditPage, ask_audit
 from cmqd_client.administration.inspection import (
     ConnectionPage,
+    ConsumerPage,
     Setting,
     WaitingReceivePage,
     ask_connections,
+    ask_consumers,
     ask_settings,
     ask_waiting_receives,
 )
@@ -813,6 +815,24 @@ class Client:
             UnknownOperation: the server is older than this operation.
         """
         return await ask_waiting_receives(self._require(), search, connection_id, offset, limit)
+
+    async def consumers(self, *, queue: str = "", search: str = "", offset: int = 0, limit: int = 100) -> ConsumerPage:
+        """List the consumers of queues of the account, in order of queue and name; for ``admin``, of all accounts. Safe
+        to cancel.
+
+        A consumer is a client that asked a queue for messages within the last hour, or that holds messages of it.
+
+        Args:
+            queue: only consumers of the queue with this name; empty = of all queues.
+            search: only consumers with this text in queue, account, key id, name or host, in upper or lower case.
+            offset: number of consumers to skip.
+            limit: most consumers of the page, 1-1,000.
+
+        Raises:
+            PermissionDenied: the key has not the role ``manage``.
+            UnknownOperation: the server is older than this operation.
+        """
+        return await ask_consumers(self._require(), queue, search, offset, limit)
 
     async def settings(self) -> Listing[Setting]:
         """Return the settings of the server that are in force, each with default, origin and meaning. Safe to cancel.

@@ -32,7 +32,7 @@ from cmqd_client.accounts import AccessKey, AccountQueue, AccountQueuePage, KeyS
 from cmqd_client.accounts import Accounts as AsyncAccounts
 from cmqd_client.address import Address
 from cmqd_client.administration.audit import AuditPage
-from cmqd_client.administration.inspection import ConnectionPage, Setting, WaitingReceivePage
+from cmqd_client.administration.inspection import ConnectionPage, ConsumerPage, Setting, WaitingReceivePage
 from cmqd_client.administration.metrics import Metrics, QueueMetricsPage, TopicMetricsPage, TopMetrics
 from cmqd_client.administration.queue_summaries import QueueSummaryPage
 from cmqd_client.administration.segments import SegmentPage
@@ -645,6 +645,14 @@ class Client(Synchronous[AsyncClient]):
             lambda: self.asynchronous.waiting_receives(
                 search=search, connection_id=connection_id, offset=offset, limit=limit
             )
+        )
+
+    def consumers(self, *, queue: str = "", search: str = "", offset: int = 0, limit: int = 100) -> ConsumerPage:
+        """List the consumers of queues of the account, in order of queue and name; for ``admin``, of all accounts.
+        See :meth:`AsyncClient.consumers`.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.consumers(queue=queue, search=search, offset=offset, limit=limit)
         )
 
     def settings(self) -> Listing[Setting]:

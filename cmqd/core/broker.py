@@ -89,6 +89,8 @@ class Broker:
         self.list_all_queues = parts.queues.list_all
         self.check_queue_summaries = parts.queue_summaries.check
         self.queue_summaries = parts.queue_summaries.page
+        self.check_consumer_list = parts.consumer_list.check
+        self.list_consumers = parts.consumer_list.page
         self.queue_info = parts.queues.info
         self.set_queue_attributes = parts.queues.set_attributes
         self.dead_letter_sources = parts.queues.dead_letter_sources

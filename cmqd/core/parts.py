@@ -24,6 +24,7 @@ from cmqd.core.operations.monitoring.segment_holders import Holders
 from cmqd.core.operations.monitoring.top_metrics import TopMetrics
 from cmqd.core.operations.queues.administration import QueueAdmin
 from cmqd.core.operations.queues.auto_delete import AutoDelete
+from cmqd.core.operations.queues.consumer_list import ConsumerList
 from cmqd.core.operations.queues.queue_summaries import QueueSummaries
 from cmqd.core.operations.receiving.delete import Delete
 from cmqd.core.operations.receiving.lease_sweep import LeaseSweep
@@ -87,6 +88,7 @@ class Parts:
         self.redrives = Redrives(facts, runtime, reservations, serving)
         self.queues = QueueAdmin(facts, runtime, floors, serving, self.waits, self.checks, reservations, dead_letters)
         self.queue_summaries = QueueSummaries(facts, runtime)
+        self.consumer_list = ConsumerList(facts, runtime)
         self.auto_delete = AutoDelete(facts, runtime, self.queues)
         self.delivery_attempts = DeliveryAttempts(facts, runtime, store, serving, seed)
         self.publish = Publish(facts, runtime, store, serving, self.delivery_attempts)

@@ -9,6 +9,7 @@ from pyroaring import BitMap64
 
 from cmqd_fold.receive_history import ReceiveHistory
 from cmqd_fold.timers import Timers
+from cmqd_segment.actor_runs import actor_numbers
 from cmqd_segment.checkpoint import LeasesSlice
 from cmqd_segment.records import MessagesReceived, VisibilityChanged, ranges, unpack_runs
 
@@ -24,6 +25,8 @@ class InFlight(msgspec.Struct, frozen=True, gc=False):
     deadline_ms: int
     receive_count: int
     first_receive_ms: int
+    actor: int = 0
+    """Number of the client that received the message; 0 = not known, as of a lease in a checkpoint."""
 
 
 class Leases:
@@ -57,15 +60,20 @@ class Leases:
         deadline_ms, received_ms = record.deadline_ms, record.received_ms
         made: list[InFlight] = []
         by_number = self.by_number
+        actors = record.actors
+        actor = actors[0] if len(actors) == 1 else 0
+        of_each = iter(actor_numbers(actors, sum(record.positions[1::2]))) if len(actors) > 1 else None
         # Most queues never have a message come back: without history a receive skips two look-ups per message.
         came_back = history if history.chunks else None
         for start, stop in ranges(record.positions):
             for position in range(start, stop):
+                if of_each is not None:
+                    actor = next(of_each)
                 if came_back is not None:
                     count, first_ms = came_back.get(position)
-                    entry = InFlight(position, deadline_ms, count + 1, first_ms or received_ms)
+                    entry = InFlight(position, deadline_ms, count + 1, first_ms or received_ms, actor)
                 else:
-                    entry = InFlight(position, deadline_ms, 1, received_ms)
+                    entry = InFlight(position, deadline_ms, 1, received_ms, actor)
                 by_number[lease] = entry
                 made.append(entry)
                 lease += 1

@@ -45,7 +45,7 @@ from cmqd_protocol.protocol_errors import RETRYABLE, ErrorCode
 from cmqd_types import deliveries, histories, messages, queues, schedules, topics
 from cmqd_types.actors import ClientName, StatedClient
 from cmqd_types.audit import AuditEntry
-from cmqd_types.inspection import ConnectionInfo, SettingInfo, WaitingReceiveInfo
+from cmqd_types.inspection import ConnectionInfo, ConsumerInfo, SettingInfo, WaitingReceiveInfo
 from cmqd_types.keys import EVERY_NAME, EVERY_ROLE
 from cmqd_types.messages import Headers, ReceivedMessage
 from cmqd_types.metrics import MetricSums, QueueMetrics, ServerMetrics, TopicMetrics, TopSubscription
@@ -417,6 +417,20 @@ class ListQueueSummaries(Request, frozen=True, tag=61):
     """One of ``cmqd_types.queues.QUEUE_SELECTIONS``."""
 
 
+class ListConsumers(Request, frozen=True, tag=62):
+    """List the consumers of queues of the account (``admin``: of all accounts), in order of queue and name. Answered
+    ``ConsumerList``.
+    """
+
+    only_queue: ShortText = ""
+    """Only of the queue with this name; empty = of all queues. The list leaves out queues that the key may not see, and
+    refuses no name: therefore the field is not ``queue``."""
+    search: ShortText = ""
+    """Only consumers with this text in queue, account, key id, name or host, in upper or lower case."""
+    offset: int = 0
+    limit: int = 100
+
+
 class QueueInfo(queues.QueueInfo, WireMessage, frozen=True, tag=197):
     """Attributes, counts and facts of a queue; ``created`` is set by create and ensure."""
 
@@ -446,6 +460,14 @@ class RewindPreview(queues.RewindPreview, WireMessage, frozen=True, tag=231):
     """The result that a rewind would have now."""
 
     request_id: int
+
+
+class ConsumerList(Reply, frozen=True, tag=243):
+    """A page of consumers, and the ``total`` number of matching consumers."""
+
+    broker_time_ms: int
+    total: int
+    consumers: list[ConsumerInfo]
 
 
 class QueueSummaries(Reply, frozen=True, tag=232):

@@ -265,6 +265,7 @@ LIST_CONNECTIONS = _lookup(
 LIST_WAITING_RECEIVES = _lookup(
     wire.ListWaitingReceives, wire.WaitingReceiveList, role=Role.MANAGE, cost=Cost.SLICED, needs_storage=False
 )
+LIST_CONSUMERS = _lookup(wire.ListConsumers, wire.ConsumerList, role=Role.MANAGE, cost=Cost.SLICED)
 GET_SETTINGS = _lookup(
     *(wire.GetSettings, wire.SettingList),
     role=Role.MANAGE,

@@ -73,6 +73,35 @@ class WaitingReceiveInfo(msgspec.Struct, frozen=True, array_like=True, gc=False)
     """Name of the client that receives, as stated in the request, or with its connection."""
 
 
+class ConsumerInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A client that receives from a queue, or did so within the last hour. Figures count since the server's start."""
+
+    account: str
+    queue: str
+    secret_id: str
+    """Id of the key of the client."""
+    name: str
+    """Name of the client as the client states, without proof; empty if not stated."""
+    host: str
+    """Address of the client's machine; ``(hidden)`` for keys that may not see hosts."""
+    stated_by: str
+    """Address of the gateway that stated ``host``; empty if the server saw ``host`` itself."""
+    since_ms: int
+    """Time of the first request for messages."""
+    asked_ms: int
+    """Time of the last request for messages, answered with messages or not."""
+    last_receive_ms: int | None
+    """Time of the last receive with messages; None = there was none."""
+    waiting: int | None
+    """Receives that wait for messages now; None = not counted, because the queue has very many."""
+    in_flight: int | None
+    """Messages that the client has received and not settled. Messages from before the last start of the server may be
+    missing. None = not counted, because the queue has very many."""
+    received: int
+    failed: int
+    """Messages that the client gave back (counted), rejected, or did not settle within the visibility timeout."""
+
+
 class SettingInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A setting in force. No setting holds a secret: keys and certificates are named by their files."""
 

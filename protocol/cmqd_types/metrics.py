@@ -39,6 +39,8 @@ class QueueMetrics(msgspec.Struct, frozen=True, array_like=True, gc=False):
     received_bytes: int
     """Bytes of received bodies since the start of the server."""
     totals: QueueTotals
+    consumers: int | None = None
+    """Clients that asked for messages within the last ten minutes; None = the server is older."""
 
 
 class SubscriptionMetrics(msgspec.Struct, frozen=True, array_like=True, gc=False):

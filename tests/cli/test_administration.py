@@ -19,6 +19,7 @@ from cmq_cli.exitcodes import ExitCode
 from cmq_cli.output import Output, OutputForm
 from cmq_cli.values import parse_duration, show_duration, typed_duration
 from cmqd_client.address import parse_address
+from cmqd_client.client_names import default_name
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
 from support.client.cmq_runs import Cmq, ThreadedServer
@@ -337,6 +338,12 @@ def test_connections_and_waiting_receives_are_listed(cmq_at: Cmq, server: Thread
     assert (receive["queue"], receive["account"], page["total"]) == ("jobs", "admin", 1)
     shown = cmq_at("connection", "waiting", "--connection", str(receive["connection_id"])).out
     assert "jobs" in shown
+    page = cmq_at("consumer", "list", "--queue", "jobs", "--output", "json").json
+    [consumer] = page["consumers"]
+    assert (consumer["queue"], consumer["waiting"], consumer["received"], page["total"]) == ("jobs", 1, 0, 1)
+    assert consumer["name"] == default_name()
+    shown = cmq_at("consumer", "list", "--search", "JOBS").out
+    assert all(word in shown for word in ("jobs", "in flight", "last receive", "failed"))
 
     async def end() -> None:
         waiting.cancel()

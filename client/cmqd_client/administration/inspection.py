@@ -1,4 +1,4 @@
-"""The inside of a running server: its connections, waiting receives and settings.
+"""The inside of a running server: its connections, waiting receives, consumers and settings.
 
 Nothing here survives the connection, the receive or the start that it describes. A list shows each connection at its
 own moment; an entry can move to another page, or be left out, while connections come and go.
@@ -97,6 +97,53 @@ class WaitingReceivePage(msgspec.Struct, frozen=True):
         return len(self.receives)
 
 
+class ConsumerInfo(msgspec.Struct, frozen=True):
+    """A client that receives from a queue, or did so within the last hour. Figures count since the server's start."""
+
+    account: str
+    queue: str
+    secret_id: str
+    """Id of the key of the client."""
+    name: str
+    """Name of the client as the client states (``connect(name=)``), without proof; empty if not stated."""
+    host: str
+    """Address of the client's machine; ``(hidden)`` for keys that may not see hosts."""
+    stated_by: str
+    """Address of the gateway that stated ``host``; empty if the server saw ``host`` itself."""
+    since: datetime
+    """Time of the first request for messages."""
+    asked: datetime
+    """Time of the last request for messages, answered with messages or not."""
+    last_receive: datetime | None
+    """Time of the last receive with messages; None = there was none."""
+    waiting: int | None
+    """Receives that wait for messages now; None = not counted, because the queue has very many."""
+    in_flight: int | None
+    """Messages that the client has received and not settled. Messages from before the last start of the server may be
+    missing. None = not counted, because the queue has very many."""
+    received: int
+    """Messages that the client received, each receive counted."""
+    failed: int
+    """Messages that the client gave back (counted), rejected, or did not settle within the visibility timeout."""
+
+
+class ConsumerPage(msgspec.Struct, frozen=True):
+    """A page of consumers, in order of queue and name."""
+
+    consumers: list[ConsumerInfo]
+    total: int
+    """Consumers that match, listed here or not."""
+    time: datetime
+    """Broker time of the page."""
+    request_id: int
+
+    def __iter__(self) -> Iterator[ConsumerInfo]:
+        return iter(self.consumers)
+
+    def __len__(self) -> int:
+        return len(self.consumers)
+
+
 class Setting(SettingInfo, frozen=True, array_like=False):
     """A setting of the server, as it is in force."""
 
@@ -115,6 +162,12 @@ async def ask_waiting_receives(
     """Ask for a page of waiting receives."""
     reply = await channel.ask(operations.LIST_WAITING_RECEIVES, search, connection_id or 0, offset, limit)
     return converted(WaitingReceivePage, reply)
+
+
+async def ask_consumers(channel: Channel, queue: str, search: str, offset: int, limit: int) -> ConsumerPage:
+    """Ask for a page of consumers."""
+    reply = await channel.ask(operations.LIST_CONSUMERS, queue, search, offset, limit)
+    return converted(ConsumerPage, reply)
 
 
 async def ask_settings(channel: Channel) -> Listing[Setting]:

@@ -198,6 +198,9 @@ def _of_queues(figures: Figures) -> Iterator[Metric]:
     states = GaugeMetricFamily("cmqd_queue_messages", "Messages by state.", labels=[*labels, "state"])
     ages = GaugeMetricFamily("cmqd_queue_oldest_message_age_seconds", "Age of the oldest message.", labels=labels)
     waits = GaugeMetricFamily("cmqd_queue_waiting_receives", "Receives that wait for a message.", labels=labels)
+    consumers = GaugeMetricFamily(
+        "cmqd_queue_consumers", "Clients that asked for messages within the last ten minutes.", labels=labels
+    )
     received = CounterMetricFamily(
         "cmqd_queue_messages_received_bytes", "Bytes of received bodies since the broker's start.", labels=labels
     )
@@ -210,10 +213,12 @@ def _of_queues(figures: Figures) -> Iterator[Metric]:
             states.add_metric([*names, state], getattr(queue, state))
         ages.add_metric(names, _age(queue.oldest_message_ms, figures.now_ms))
         waits.add_metric(names, queue.waiting_receives)
+        if queue.consumers is not None:
+            consumers.add_metric(names, queue.consumers)
         received.add_metric(names, queue.received_bytes)
         for field, family in counters:
             family.add_metric(names, getattr(queue.totals, field))
-    yield from (states, ages, waits, received)
+    yield from (states, ages, waits, consumers, received)
     for _, family in counters:
         yield family
 

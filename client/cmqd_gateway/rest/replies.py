@@ -506,6 +506,18 @@ class WaitingReceive(Reply, frozen=True, kw_only=True):
     """A receive that waits for messages."""
 
 
+@view(inspection.ConsumerInfo)
+class Consumer(Reply, frozen=True, kw_only=True):
+    """A client that receives from a queue, or did so within the last hour."""
+
+
+@view(inspection.ConsumerPage)
+class ConsumerList(Reply, frozen=True, kw_only=True):
+    """A page of consumers, in order of queue and name."""
+
+    next_offset: NextOffset
+
+
 @view(inspection.WaitingReceivePage)
 class WaitingReceiveList(Reply, frozen=True, kw_only=True):
     """A page of waiting receives, in order of arrival."""

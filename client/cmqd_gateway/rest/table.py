@@ -398,6 +398,7 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
     Operation(
         "GET /waiting-receives", "server", "List the receives that wait for messages", inspection.list_waiting_receives
     ),
+    Operation("GET /consumers", "server", "List the clients that receive from queues", inspection.list_consumers),
     Operation(
         "GET /cmq-tcp-clients", "server", "List the clients of CMQ's TCP protocol", inspection.list_cmq_tcp_clients
     ),

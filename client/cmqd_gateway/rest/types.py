@@ -547,6 +547,18 @@ class CmqTcpClientQuery(Request, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1_000, description="Most clients of the page.")] = 100
 
 
+class ConsumerQuery(Request, frozen=True, kw_only=True):
+    """The page of a list of consumers."""
+
+    queue: Annotated[str, Meta(max_length=128, description="Only consumers of the queue with this name.")] = ""
+    search: Annotated[
+        str,
+        Meta(max_length=128, description="Only consumers with this text in queue, account, key, name or host."),
+    ] = ""
+    offset: Annotated[Count, Meta(description="Number of consumers to skip.")] = 0
+    limit: Annotated[Count, Meta(description="Most consumers of the page, 1-1,000.")] = 100
+
+
 class WaitingReceiveQuery(Request, frozen=True, kw_only=True):
     """The page of a list of waiting receives."""
 

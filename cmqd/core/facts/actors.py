@@ -72,6 +72,11 @@ class Actors:
         entry.generation = self._generation
         return entry.number
 
+    def known_number(self, actor: Actor) -> int:
+        """Return the number by which records name an actor; 0 = no record names the actor."""
+        entry = self._entries.get(actor) or self._entries.get(Actor(actor.account, actor.secret_id))
+        return 0 if entry is None else entry.number
+
     def joined(self, actors: Sequence[Actor], counts: Iterable[int], total: int, records: list[AnyRecord]) -> Runs:
         """Return the field ``actors`` of a record that requests share.
 

@@ -3,8 +3,10 @@
 import msgspec
 from pyroaring import BitMap64
 
+from cmqd.core.runtime.consumers import Consumer
 from cmqd.core.runtime.waiters import WaitingLine
 from cmqd.core.runtime.window import Window
+from cmqd_types.actors import Actor
 
 
 class Redriving(msgspec.Struct):
@@ -24,6 +26,7 @@ class QueueRuntime:
     __slots__ = (
         "_overdue",
         "_unmovable",
+        "consumers",
         "has_checkers",
         "line",
         "received_bytes",
@@ -37,6 +40,7 @@ class QueueRuntime:
     def __init__(self) -> None:
         self.window = Window()
         self.line = WaitingLine()
+        self.consumers: dict[Actor, Consumer] = {}
         self.soon_wanted: list[int] = []
         """Positions of delayed messages with bodies to be read ahead of their time, in ascending order by second."""
         self._overdue: BitMap64 | None = None

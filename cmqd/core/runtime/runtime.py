@@ -5,6 +5,7 @@ from pyroaring import BitMap64
 from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.topic import Topic
 from cmqd.core.runtime.agenda import Agenda
+from cmqd.core.runtime.consumers import Consumers
 from cmqd.core.runtime.counted_totals import CountedTotals
 from cmqd.core.runtime.lookups import Lookups
 from cmqd.core.runtime.pages import Pages
@@ -41,6 +42,7 @@ class Runtime:
         self.queues = QueueRuntimes()
         self.topics: dict[int, TopicRuntime] = {}
         """By topic id."""
+        self.consumers = Consumers()
         self.agenda = Agenda(limits, facts.queues)
         self.pages = Pages(limits)
         self.lookups = Lookups(self.pages)

@@ -1,4 +1,4 @@
-"""Requests about the inside of the server: its connections, waiting receives and settings.
+"""Requests about the inside of the server: its connections, waiting receives, consumers and settings.
 
 A server can have hundreds of thousands of connections, so a list is made in slices (``sliced_work``): each slice
 examines some connections and sorts them, then the sorted runs are merged as far as the page goes. Connections come and
@@ -6,7 +6,7 @@ go in between; a list shows each connection at its own moment, and leaves out co
 turn. Nothing is kept between requests, and an idle connection costs no entry in any table of this module.
 
 The replies wait for no commit: connections and receives are no facts of the log, and an operator needs the lists above
-all while the storage hangs.
+all while the storage hangs. Lists of consumers have messages in flight, which are facts, and wait like other look-ups.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -25,6 +25,7 @@ from cmqd.server.admission.sliced_work import SlicedWork
 from cmqd.server.clients.client import Client
 from cmqd.server.clients.connections import Connection, Connections
 from cmqd.server.part import part
+from cmqd.server.replies.answering import Answering
 from cmqd.server.replies.waiting_requests import WaitingRequests
 from cmqd.server.requests.handler import handles
 from cmqd.settings import SETTINGS, Settings
@@ -55,6 +56,7 @@ class Inspection:
     """
 
     broker: Broker
+    answering: Answering
     accounts: Accounts
     connections: Connections
     waiting_requests: WaitingRequests
@@ -82,6 +84,12 @@ class Inspection:
         """List the waiting receives of the account of a key, for ``admin`` of all accounts, in order of arrival."""
         _check_page(request.offset, request.limit)
         self.work.add(client.account, self._waiting_receives(client, request))
+
+    @handles(wire.ListConsumers)
+    def list_consumers(self, client: Client, request: wire.ListConsumers) -> None:
+        """List the consumers of queues of the account of a key, for ``admin`` of all accounts."""
+        self.broker.check_consumer_list(request.offset, request.limit)
+        self.work.add(client.account, self._consumers(client, request))
 
     @handles(wire.GetSettings)
     def get_settings(self, client: Client, request: wire.GetSettings) -> None:
@@ -174,6 +182,35 @@ class Inspection:
             yield
         client.answer(wire.WaitingReceiveList(request.request_id, self.now_ms(), total, receives))
         self.schedule()
+
+    def _consumers(self, client: Client, request: wire.ListConsumers) -> Generator[None]:
+        if client.is_slow:
+            client.park(request)
+            return
+        permissions = client.permissions
+        shows_hosts = permissions is None or permissions.covers_every_name
+        steps = self.broker.list_consumers(
+            account=_account(client),
+            queue=request.only_queue,
+            search=request.search.casefold(),
+            offset=request.offset,
+            limit=request.limit,
+            now_ms=self.now_ms(),
+            shows=names_shown_to(client),
+            shows_hosts=shows_hosts,
+            most_compared=names_compared_at_once(client),
+        )
+        while not client.is_gone:
+            try:
+                next(steps)
+            except StopIteration as end:
+                total, consumers = end.value
+                # Behind the disk, as every look-up of the index: a crash must not take the messages in flight back.
+                reply = wire.ConsumerList(request.request_id, self.now_ms(), total, consumers)
+                self.answering.answer_lookup(client, reply)
+                self.schedule()
+                return
+            yield
 
 
 def settings_shown(settings: Settings) -> list[SettingInfo]:

@@ -7,6 +7,7 @@ from typing import Final, TypeAlias, TypeVar
 from cmqd.core.broker import Broker
 from cmqd.core.facts.gone_totals import AccountTotals
 from cmqd.core.operations.monitoring.top_metrics import Top
+from cmqd.core.runtime.consumers import PRESENT_MS
 from cmqd.server.access.accounts import Accounts
 from cmqd.server.access.accounts_file import ADMIN
 from cmqd.server.access.shown_names import name_shown_to, names_compared_at_once, names_shown_to
@@ -98,7 +99,10 @@ class MetricsRequests:
         def size_of(top: Top) -> int:
             return len(top.queues) + len(top.topics) + len(top.subscriptions)
 
-        self._share(client, request, limit, lambda account: self.broker.top_metrics(account, limit), reply_of, size_of)
+        def begin(account: str | None) -> Generator[None, None, Top]:
+            return self.broker.top_metrics(account, limit, consumers_since_ms=self.now_ms() - PRESENT_MS)
+
+        self._share(client, request, limit, begin, reply_of, size_of)
 
     def _share(
         self,
@@ -180,10 +184,13 @@ class MetricsRequests:
         account, shows = self._account(client, request.all_accounts), names_shown_to(client)
         examined = names_compared_at_once(client)
         after = (request.after_account, request.after_queue)
+        since_ms = self.now_ms() - PRESENT_MS
         self._add_page(
             client,
             request,
-            lambda after, limit: self.broker.queue_metrics(account, after, limit, shows, examined),
+            lambda after, limit: self.broker.queue_metrics(
+                account, after, limit, shows, examined, consumers_since_ms=since_ms
+            ),
             after,
             wire.QueueMetricsPage,
             len,

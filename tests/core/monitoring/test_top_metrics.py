@@ -129,10 +129,10 @@ def test_a_step_examines_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPa
     of_queue, shown = rig.broker.parts.metrics.of_queue, 0
     metrics = rig.broker.parts.metrics
 
-    def counted(queue: object) -> object:
+    def counted(queue: object, consumers_since_ms: int) -> object:
         nonlocal shown
         shown += 1
-        return of_queue(queue)  # pyright: ignore[reportArgumentType]
+        return of_queue(queue, consumers_since_ms)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(metrics, "of_queue", counted)
     steps: list[int] = []

@@ -97,7 +97,7 @@ def some_figures(queues: int = 1) -> Figures:
             ),
             [
                 QueueMetrics(
-                    "a", f"queue-{number}", number, 3, 0, 0, 0, 0, 0, 2, NOW_MS - 1_500, 11, QueueTotals(sent=7)
+                    "a", f"queue-{number}", number, 3, 0, 0, 0, 0, 0, 2, NOW_MS - 1_500, 11, QueueTotals(sent=7), 1
                 )
                 for number in range(queues)
             ],
@@ -213,7 +213,7 @@ def test_the_number_of_series_is_bounded_by_the_shown_queues() -> None:
 
     of_one_queue = count(2) - count(1)
 
-    assert of_one_queue == len(collector.QUEUE_TOTALS) + len(collector.STATES) + 3
+    assert of_one_queue == len(collector.QUEUE_TOTALS) + len(collector.STATES) + 4
     assert count(100) == count(1) + 99 * of_one_queue
 
 

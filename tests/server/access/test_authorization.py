@@ -31,7 +31,7 @@ ROLE_OF: dict[str, str] = {
         " set_subscription_attributes unsubscribe retry_deliveries drop_deliveries retry_delivery drop_delivery"
         " rotate_secret create_schedule ensure_schedule set_schedule delete_schedule seal_segments"
         " list_audit_entries"
-        " list_connections list_waiting_receives get_settings"
+        " list_connections list_waiting_receives list_consumers get_settings"
         " pin_log list_pinned_segments release_pin set_standing_pin delete_standing_pin",
         "admin": "create_account list_accounts delete_account list_all_queues create_key create_role_key import_key"
         " list_keys set_key_enabled set_key_roles delete_key",
@@ -126,6 +126,7 @@ REQUESTS: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "list_audit_entries": ((), []),
     "list_connections": ((), []),
     "list_waiting_receives": ((), []),
+    "list_consumers": ((), []),
     "get_settings": ((), []),
     "get_metrics": ((), []),
     "get_queue_metrics": ((), []),

@@ -76,6 +76,27 @@ async def test_a_connection_is_an_actor_with_the_name_and_host_that_lists_show(r
     assert [info.name for info in waiting.receives] == ["till", "checkout 3.2"]
 
 
+async def test_consumers_are_listed_for_the_role_manage_with_hosts_for_every_name_alone(rig: ServerRig) -> None:
+    admin = await rig.client(name="cmq")
+    shop = await a_client_of(rig, admin, "shop", name="till")
+    await a_queue(shop)
+    await shop.send("jobs", b"x")
+    await shop.expect(wire.MessagesReceived, wire.ReceiveMessages, "jobs", 1, 0)
+    manager = await rig.client(await rig.accounts.create_role_key("shop", None, ["manage"], ["jo*"], 1))
+    other = await rig.client(await rig.accounts.create_role_key("shop", None, ["manage"], ["pay"], 1))
+    reader = await rig.client(await rig.accounts.create_role_key("shop", None, ["read"], ["*"], 1))
+
+    for client in (admin, shop):
+        page = await client.expect(wire.ConsumerList, wire.ListConsumers)
+        assert [(info.account, info.queue, info.name) for info in page.consumers] == [("shop", "jobs", "till")]
+        assert (page.total, page.consumers[0].host, page.consumers[0].in_flight) == (1, shop.connection.actor.host, 1)
+    restricted = await manager.expect(wire.ConsumerList, wire.ListConsumers)
+    assert [(info.queue, info.host) for info in restricted.consumers] == [("jobs", "(hidden)")]
+    assert (await other.expect(wire.ConsumerList, wire.ListConsumers)).total == 0
+    assert code_of(await reader.ask(wire.ListConsumers)) == "permission_denied"
+    assert code_of(await shop.ask(wire.ListConsumers, "", "", 0, 1001)) == "invalid_argument"
+
+
 async def test_equal_clients_share_an_actor(rig: ServerRig) -> None:
     first, second, other = [await rig.client(name=name) for name in ("worker", "worker", "other")]
 

@@ -175,9 +175,9 @@ class Slices:
         broker = rig.server.broker
         read, add_up = broker.queue_metrics, broker.add_up_totals
 
-        def queue_metrics(*arguments: Any) -> Any:
+        def queue_metrics(*arguments: Any, **named: Any) -> Any:
             self.count += 1
-            return read(*arguments)
+            return read(*arguments, **named)
 
         def add_up_totals(account: str | None) -> Generator[None, None, Any]:
             steps = add_up(account)
@@ -423,9 +423,9 @@ async def test_a_slice_compares_fewer_names_with_patterns_of_many_stars(
     read = rig.server.broker.queue_metrics
     allows_name = Permissions.allows_name
 
-    def queue_metrics(*arguments: Any) -> Any:
+    def queue_metrics(*arguments: Any, **named: Any) -> Any:
         compared.append(0)
-        return read(*arguments)
+        return read(*arguments, **named)
 
     def counted(permissions: Permissions, name: str) -> bool:
         compared[-1] += 1

@@ -10,11 +10,12 @@ from cmqd_gateway.rest.replies import (
     CmqTcpClient,
     CmqTcpClientList,
     ConnectionList,
+    ConsumerList,
     Setting,
     SettingList,
     WaitingReceiveList,
 )
-from cmqd_gateway.rest.types import CmqTcpClientQuery, ConnectionQuery, Nothing, WaitingReceiveQuery
+from cmqd_gateway.rest.types import CmqTcpClientQuery, ConnectionQuery, ConsumerQuery, Nothing, WaitingReceiveQuery
 from cmqd_protocol.protocol_errors import ErrorCode
 from cmqd_types.keys import EVERY_NAME, Role
 
@@ -39,6 +40,17 @@ async def list_waiting_receives(call: Call[WaitingReceiveQuery, Nothing]) -> Wai
         search=query.search, connection_id=query.connection, offset=query.offset, limit=query.limit
     )
     return WaitingReceiveList.of(page, next_offset=next_offset(query.offset, len(page), page.total))
+
+
+async def list_consumers(call: Call[ConsumerQuery, Nothing]) -> ConsumerList:
+    """List the clients that receive from queues, in order of queue and name; for the account `admin` of all accounts.
+
+    A consumer asked its queue for messages within the last hour, or holds messages of the queue. Figures count since
+    the start of the broker.
+    """
+    query = call.query
+    page = await call.client.consumers(queue=query.queue, search=query.search, offset=query.offset, limit=query.limit)
+    return ConsumerList.of(page, next_offset=next_offset(query.offset, len(page), page.total))
 
 
 async def list_cmq_tcp_clients(call: Call[CmqTcpClientQuery, Nothing]) -> CmqTcpClientList:

@@ -275,6 +275,11 @@ class Rejections:
         ]
         copies_of = [message.copy_of for _, _, message in moved]
         queue.index.apply_dead_lettered(record)
+        consumers = self._runtime[queue.queue_id].consumers
+        for actor in actors:
+            consumer = consumers.get(actor)
+            if consumer is not None:
+                consumer.failed += 1
         # The move is the last use of the source. Of the target too: ``store_again`` notes the use there.
         self._runtime[queue.queue_id].used_ms = now_ms
         effects.records.append(record)

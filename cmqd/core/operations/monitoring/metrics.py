@@ -19,6 +19,7 @@ from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd.core.limits import check_range
 from cmqd.core.names import every_name
+from cmqd.core.runtime.consumers import present
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_types.metrics import QueueMetrics, SubscriptionMetrics, TopicMetrics
 from cmqd_types.totals import add_totals
@@ -62,6 +63,8 @@ class Metrics:
         limit: int,
         shows: Callable[[str], bool] = every_name,
         most_examined: int = EXAMINED_A_PAGE,
+        *,
+        consumers_since_ms: int = 0,
     ) -> tuple[list[QueueMetrics], tuple[str, str] | None]:
         """Return the metrics of queues behind ``after`` (account, name), by account and name.
 
@@ -71,6 +74,7 @@ class Metrics:
             limit: most queues of the page; a page may have fewer queues or be empty.
             shows: selects the names that the caller may see.
             most_examined: most names that are compared by ``shows``; the cost of a comparison is the caller's.
+            consumers_since_ms: consumers count that asked for messages at this time or later.
 
         Returns:
             The page, and the next ``after``; None at the end.
@@ -86,7 +90,7 @@ class Metrics:
                 return page, after
             after = (queue.account, queue.name)
             if shows(queue.name):
-                page.append(self.of_queue(queue))
+                page.append(self.of_queue(queue, consumers_since_ms))
         return page, None
 
     def topic_page(
@@ -111,8 +115,8 @@ class Metrics:
                 entries += 1 + len(topic.subscriptions)
         return page, None
 
-    def of_queue(self, queue: Queue) -> QueueMetrics:
-        """Return the metrics of a queue."""
+    def of_queue(self, queue: Queue, consumers_since_ms: int) -> QueueMetrics:
+        """Return the metrics of a queue, with the consumers that asked for messages at a time or later."""
         index = queue.index
         oldest = index.oldest_unconsumed()
         runtime = self._runtime.get(queue.queue_id)
@@ -131,6 +135,7 @@ class Metrics:
             0 if runtime is None else runtime.received_bytes,
             # A copy: the reply waits for the disk, and newer records count in place.
             msgspec.structs.replace(index.totals),
+            0 if runtime is None else present(runtime.consumers, consumers_since_ms),
         )
 
     # ------------------------------------------------------------------ totals of accounts

@@ -61,18 +61,24 @@ class TopMetrics:
         """
         check_range("limit", limit, 0, MAX_TOP)
 
-    def top(self, account: str | None, limit: int) -> Generator[None, None, Top]:
+    def top(self, account: str | None, limit: int, *, consumers_since_ms: int = 0) -> Generator[None, None, Top]:
         """Rank the queues, topics and subscriptions of an account, or of all accounts (None), in steps.
 
         Args:
             account: the account; None = all accounts.
             limit: most queues, most topics and most subscriptions of the result.
+            consumers_since_ms: consumers of a queue count that asked for messages at this time or later.
         """
         sums = MetricSums()
         top_queues, top_topics, top_subscriptions = _Largest(limit), _Largest(limit), _Largest(limit)
         yield from self._rank_queues(account, sums, top_queues)
         yield from self._rank_topics(account, sums, top_topics, top_subscriptions)
-        queues = yield from self._show(top_queues, self._queues.by_id, self._of_queue)
+
+        def of_queue(queue: Queue, messages: int) -> QueueMetrics:
+            del messages
+            return self._metrics.of_queue(queue, consumers_since_ms)
+
+        queues = yield from self._show(top_queues, self._queues.by_id, of_queue)
         # With the retained messages of the rank: a topic has up to 500 subscriptions to examine.
         topics = yield from self._show(top_topics, self._topics.by_id, topic_metrics)
         subscriptions = yield from self._show(top_subscriptions, self._topics.subscriptions, _of_subscription)
@@ -91,10 +97,6 @@ class TopMetrics:
             if place % SHOWN_A_STEP == 0:
                 yield
         return figures
-
-    def _of_queue(self, queue: Queue, messages: int) -> QueueMetrics:
-        del messages
-        return self._metrics.of_queue(queue)
 
     def _rank_queues(self, account: str | None, sums: MetricSums, top: "_Largest") -> Generator[None]:
         runtimes = self._runtime

@@ -66,6 +66,7 @@ class QueueAdmin:
         self._runtime = runtime.queues
         self._agenda = runtime.agenda
         self._budget = runtime.budget
+        self._consumers = runtime.consumers
         self._counted = runtime.counted
         self._pages = runtime.pages
         self._floors = floors
@@ -337,7 +338,9 @@ class QueueAdmin:
         self._counted.forget(queue.queue_id)
         self._checks.forget(queue)
         self._agenda.forget(queue.queue_id)
-        self._budget.clear(queue.queue_id, self._runtime.pop(queue.queue_id).window)
+        runtime = self._runtime.pop(queue.queue_id)
+        self._budget.clear(queue.queue_id, runtime.window)
+        self._consumers.drop(queue.account, runtime.consumers, list(runtime.consumers))
 
     def _info(self, queue: Queue, created: bool = False) -> QueueInfo:
         # Without an entry for a queue that is only looked at: it takes 700 bytes.

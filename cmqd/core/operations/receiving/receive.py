@@ -13,7 +13,7 @@ changed facts; a receive before the line would overtake the receives that the li
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from cmqd.core.domain_errors import DomainError, TooManyInFlight, TooManyWaiting
 from cmqd.core.facts.facts import Facts
@@ -33,6 +33,7 @@ from cmqd.core.outcome import (
     ReceiveRequest,
     Waiting,
 )
+from cmqd.core.runtime.consumers import Consumer
 from cmqd.core.runtime.queue import QueueRuntime
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.waiters import Waiter
@@ -58,6 +59,7 @@ class Receive:
         self._rejecting = runtime.rejecting
         self._pages = runtime.pages
         self._lookups = runtime.lookups
+        self._consumers = runtime.consumers
         self._serving = serving
         self._leases = leases
         self._delete = delete
@@ -269,10 +271,29 @@ class Receive:
                 records += outcome.records
                 reads += outcome.reads
             place += 1
+        self._note_consumers(queue, runtime.consumers, actors, replies, now_ms)
         if runtime.window.cold and index.active_count and not all(isinstance(reply, DomainError) for reply in replies):
             # A call that only refuses changes nothing, so a caller may drop its outcome, reads included.
             self._serving.read_ahead(queue, reads)
         return Outcome(replies, records, reads=reads)
+
+    def _note_consumers(
+        self,
+        queue: Queue,
+        consumers: dict[Actor, Consumer],
+        actors: Sequence[Actor],
+        replies: Sequence[object],
+        now_ms: int,
+    ) -> None:
+        """Note the clients that asked, and the messages that they got at once; ``serve`` notes later messages."""
+        for actor, reply in zip(actors, replies, strict=False):
+            consumer = consumers.get(actor)
+            if consumer is None:
+                consumer = self._consumers.add(queue.account, consumers, actor, now_ms)
+            consumer.asked_ms = now_ms
+            if isinstance(reply, list) and reply:
+                consumer.last_receive_ms = now_ms
+                consumer.received += len(cast("list[object]", reply))
 
     def _receive_together(
         self,

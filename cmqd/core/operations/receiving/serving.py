@@ -258,6 +258,10 @@ class Serving:
                 del self._waiters[waiter.waiter_id]
                 stop = start + waiter.max_messages
                 effects.woken.append(Woken(waiter.waiter_id, messages[start:stop]))
+                consumer = runtime.consumers.get(waiter.actor)
+                if consumer is not None:
+                    consumer.last_receive_ms = now_ms
+                    consumer.received += min(stop, len(messages)) - start
                 start = stop
                 if start >= len(messages):
                     break

@@ -4,6 +4,9 @@ The order after a lease ended: the record is applied, dead letters are reserved,
 served. Served first, a receive would get a message that has used up its receives.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+
 from cmqd.core.facts.facts import Facts
 from cmqd.core.limits import check_range
 from cmqd.core.operations.dead_letters.search import DeadLetterSearch
@@ -112,6 +115,8 @@ class Visibility:
         record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted, named)
         queue.index.apply_returned(record)
         effects.records.append(record)
+        if counted:
+            self._failed(queue.queue_id, actor, len(leases))
         if queue.dead_letters is not None:
             # The count before an uncounted receive may have reached the limit already, if the limit was lowered since.
             back = [(in_flight.position, in_flight.receive_count - (not counted)) for in_flight in leases.values()]
@@ -166,6 +171,7 @@ class Visibility:
             if index.attributes.auto_delete_after_ms:
                 self._runtime[queue_id].used_ms = now_ms
             effects.records.append(record)
+            self._timed_out(queue_id, ended.values())
             if queue.dead_letters is not None:
                 back = [
                     (in_flight_message.position, in_flight_message.receive_count)
@@ -173,3 +179,19 @@ class Visibility:
                 ]
                 self._dead_letters.came_back(queue, back, effects, now_ms)
             self._serving.serve(queue, effects, now_ms)
+
+    def _failed(self, queue_id: int, actor: Actor, count: int) -> None:
+        """Count messages that a consumer gave back."""
+        consumer = self._runtime[queue_id].consumers.get(actor)
+        if consumer is not None:
+            consumer.failed += count
+
+    def _timed_out(self, queue_id: int, ended: Iterable[InFlight]) -> None:
+        """Count messages whose consumers did not settle them in time."""
+        consumers = self._runtime[queue_id].consumers
+        if not consumers:
+            return
+        counts = Counter([in_flight.actor for in_flight in ended])
+        for actor, consumer in consumers.items():
+            # Taken out of the table: clients beyond the share of their key have one number together.
+            consumer.failed += counts.pop(self._actors.known_number(actor), 0)

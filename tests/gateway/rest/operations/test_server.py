@@ -92,6 +92,34 @@ async def check_list_waiting_receives(rest: RestCalls) -> None:
     assert len((await polling).messages) == 1
 
 
+@checks("list_consumers")
+async def check_list_consumers(rest: RestCalls) -> None:
+    admin, rest = rest, await rest.in_account("consuming")
+    assert (await rest.ok("list_consumers")).consumers == []
+    for number in range(3):
+        await rest.ok("send_message", queue="orders", body={"body": f"{number}"})
+    named = {"X-Cmqd-Client": "till 3"}
+    body = {"max_messages": 3}
+    received = (await rest.ok("receive_messages", queue="orders", body=body, headers=named)).messages
+    handles = [message.receipt_handle for message in received]
+    await rest.ok("delete_message", queue="orders", body={"receipt_handle": handles[0]}, headers=named)
+    await rest.ok("release_message", queue="orders", body={"receipt_handle": handles[1]}, headers=named)
+    page = await rest.ok("list_consumers")
+    (consumer,) = page.consumers
+    assert (consumer.queue, consumer.name, consumer.host, consumer.stated_by) == (
+        "orders",
+        "till 3",
+        "127.0.0.1",
+        "",
+    )
+    assert (consumer.received, consumer.in_flight, consumer.failed, consumer.waiting) == (3, 1, 1, 0)
+    assert (page.total, page.next_offset) == (1, None)
+    assert (await rest.ok("list_consumers", query={"queue": "orders", "search": "TILL"})).consumers == [consumer]
+    assert (await rest.ok("list_consumers", query={"queue": "parcels"})).consumers == []
+    assert consumer in (await admin.ok("list_consumers")).consumers
+    assert (await rest.refused("list_consumers", query={"limit": 1001})).field == "limit"
+
+
 @checks("get_settings")
 async def check_get_settings(rest: RestCalls) -> None:
     denied = await (await rest.in_account("curious")).refused("get_settings")

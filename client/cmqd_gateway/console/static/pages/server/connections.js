@@ -25,6 +25,7 @@ const GATEWAY = 'cmqd-gateway';
 const LISTS = {
   connections: ['/connections', 'connections'],
   waiting: ['/waiting-receives', 'receives'],
+  consumers: ['/consumers', 'consumers'],
   'cmq-tcp': ['/cmq-tcp-clients', 'clients'],
 };
 /** Words of the server's sorts. */
@@ -35,6 +36,8 @@ export function page({ query, update, signal, every }) {
   const state = {
     tab: query.get('tab') in LISTS ? query.get('tab') : 'connections',
     search: query.get('search') ?? '',
+    /** Queue whose consumers are listed, or null. */
+    queue: query.get('queue'),
     /** Number of the connection whose receives are listed, or null. */
     connection: query.get('connection'),
     sort: { by: sorted ? query.get('sort') : 'since', descending: sorted && query.get('order') === 'down' },
@@ -59,6 +62,7 @@ export function page({ query, update, signal, every }) {
     const selections = {
       connections: { sort: state.sort.by, descending: state.sort.descending },
       waiting: { connection: state.connection },
+      consumers: { queue: state.queue },
     };
     const [path, field] = LISTS[state.tab];
     try {
@@ -109,6 +113,7 @@ export function page({ query, update, signal, every }) {
       tab: isList ? '' : state.tab,
       search: state.search,
       connection: state.tab === 'waiting' ? state.connection : '',
+      queue: state.tab === 'consumers' ? state.queue : '',
       sort: isFirst ? '' : state.sort.by,
       order: isList && state.sort.descending ? 'down' : '',
       offset: state.offset || '',
@@ -119,7 +124,7 @@ export function page({ query, update, signal, every }) {
 
   function choose(tab) {
     if (tab !== state.tab) {
-      seek({ tab, rows: null, total: 0, offset: 0, search: '', connection: null, opened: null });
+      seek({ tab, rows: null, total: 0, offset: 0, search: '', connection: null, queue: null, opened: null });
     }
   }
 
@@ -242,6 +247,37 @@ export function page({ query, update, signal, every }) {
     { title: t('connections.ends-in'), align: 'end', cell: (row) => seconds(Date.parse(row.until) - state.now) },
   ];
 
+  /** A count, or a dash if the broker has not counted. */
+  const counted = (value) => (value === null ? html`<span class="soft" title=${t('connections.not-counted')}>–</span>` : number(value));
+
+  const consumerColumns = () => [
+    {
+      title: t('ui.queue'),
+      cell: (row) => (row.account === session.key?.account ? queueLink(row.queue) : row.queue),
+    },
+    ...(isAdmin() ? [{ title: t('ui.account'), cell: (row) => row.account }] : []),
+    {
+      title: t('connections.consumer'),
+      cell: (row) => html`<span class="client"
+        ><span>${row.name || html`<span class="soft">${t('connections.not-stated')}</span>`}</span>
+        <code class="peer" title=${row.stated_by ? t('connections.stated-by', { peer: row.stated_by }) : ''}>${row.host}</code></span
+      >`,
+    },
+    { title: t('ui.key'), cell: keyOf },
+    { title: t('connections.in-flight'), align: 'end', cell: (row) => counted(row.in_flight) },
+    { title: t('connections.waiting'), align: 'end', cell: (row) => counted(row.waiting) },
+    {
+      title: t('connections.last-receive'),
+      cell: (row) => (row.last_receive === null ? html`<span class="soft">${t('connections.never')}</span>` : ago(row.last_receive)),
+    },
+    { title: t('connections.received'), align: 'end', cell: (row) => number(row.received) },
+    {
+      title: t('connections.failed'),
+      align: 'end',
+      cell: (row) => (row.failed === 0 ? number(0) : badge(count(row.failed), 'warning')),
+    },
+  ];
+
   const tcpColumns = () => [
     {
       title: t('connections.client-id'),
@@ -285,6 +321,11 @@ export function page({ query, update, signal, every }) {
       : html`<button class="small" @click=${() => seek({ connection: null, offset: 0 })}>
           ${t('connections.of-connection', { id: state.connection })}${icon('close')}<span class="visually-hidden">${t('connections.of-all')}</span>
         </button>`}
+    ${state.queue === null
+      ? nothing
+      : html`<button class="small" @click=${() => seek({ queue: null, offset: 0 })}>
+          ${t('connections.of-queue', { queue: state.queue })}${icon('close')}<span class="visually-hidden">${t('connections.of-all-queues')}</span>
+        </button>`}
     <label class="inline-check"><input type="checkbox" .checked=${live(state.isLive)} @change=${setLive} /> ${t('connections.live')}</label>
     <span class="soft number list-total" role="status">${state.rows === null ? '' : t(`connections.total.${state.tab}`, { n: count(state.total) })}</span>
   </div>`;
@@ -312,6 +353,27 @@ export function page({ query, update, signal, every }) {
       rows: state.rows,
       rowKey: (row) => row.place,
       empty: noReceive(),
+    })}
+    ${pager({ offset: state.offset, limit: PAGE, total: state.total, onPage: (offset) => seek({ offset }) })}
+  </section>`;
+
+  const noConsumer = () =>
+    state.search
+      ? noneFound()
+      : emptyState({
+          title: t('connections.no-consumer'),
+          text: t('connections.no-consumer-text'),
+          command: 'cmq receive orders --wait 30s --delete',
+        });
+
+  const consumers = () => html`<section class="card">
+    <header>${toolbar(t('connections.search-consumers'))}</header>
+    ${table({
+      label: t('connections.tab.consumers'),
+      columns: consumerColumns(),
+      rows: state.rows,
+      rowKey: (row) => row.place,
+      empty: noConsumer(),
     })}
     ${pager({ offset: state.offset, limit: PAGE, total: state.total, onPage: (offset) => seek({ offset }) })}
   </section>`;
@@ -346,6 +408,7 @@ export function page({ query, update, signal, every }) {
           tabs: [
             { name: 'connections', title: t('connections.tab.connections'), view: list },
             { name: 'waiting', title: t('connections.tab.waiting'), view: receives },
+            { name: 'consumers', title: t('connections.tab.consumers'), view: consumers },
             { name: 'cmq-tcp', title: t('connections.tab.cmq-tcp'), view: tcpClients },
           ],
         })}

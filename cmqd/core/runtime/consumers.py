@@ -1,0 +1,84 @@
+"""Consumers of queues: the clients that receive, with their last receives and failures since the start.
+
+A client that asks for messages is a consumer of the queue, also while the queue is empty. A restart forgets the
+consumers, and a consumer that is still there asks again at the end of its wait. Names are the word of a client, so the
+table is bounded by queue and by account: a client beyond a bound is not listed, and receives as before.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from cmqd_types.actors import Actor
+
+MAX_OF_QUEUE: Final = 1_000
+"""Consumers of a queue that are remembered, about 200 bytes each."""
+MAX_OF_ACCOUNT: Final = 10_000
+IDLE_MS: Final = 3_600_000
+"""Time after the last request for which a consumer without messages in flight is listed."""
+PRESENT_MS: Final = 600_000
+"""Time after the last request for which a consumer counts: far above the longest wait of a receive, 30 s."""
+COUNTED: Final = 200
+"""Consumers of a queue that are counted one by one. Of more, the idle ones count too."""
+
+
+class Consumer(msgspec.Struct):
+    """A client that receives from a queue. Its figures count since the start."""
+
+    actor: Actor
+    since_ms: int
+    """Time of the first request."""
+    asked_ms: int
+    """Time of the last request for messages, answered with messages or not."""
+    last_receive_ms: int = 0
+    """Time of the last receive with messages; 0 = there was none."""
+    received: int = 0
+    failed: int = 0
+    """Messages that the consumer gave back (counted), rejected, or did not settle within the visibility timeout."""
+
+
+class Consumers:
+    """Adds consumers to the tables of queues, within the bounds."""
+
+    def __init__(self) -> None:
+        self._of_account: dict[str, int] = {}
+
+    def add(self, account: str, of_queue: dict[Actor, Consumer], actor: Actor, now_ms: int) -> Consumer:
+        """Return a new consumer; beyond a bound the consumer is in no table."""
+        consumer = Consumer(actor, now_ms, now_ms)
+        if not actor.secret_id:
+            return consumer
+        if len(of_queue) >= MAX_OF_QUEUE:
+            self.drop(account, of_queue, [known for known, entry in of_queue.items() if is_idle(entry, now_ms)])
+        count = self._of_account.get(account, 0)
+        if len(of_queue) < MAX_OF_QUEUE and count < MAX_OF_ACCOUNT:
+            of_queue[actor] = consumer
+            self._of_account[account] = count + 1
+        return consumer
+
+    def drop(self, account: str, of_queue: dict[Actor, Consumer], actors: list[Actor]) -> None:
+        """Forget consumers of a queue that are in its table."""
+        for actor in actors:
+            del of_queue[actor]
+        left = self._of_account.get(account, 0) - len(actors)
+        if left:
+            self._of_account[account] = left
+        else:
+            self._of_account.pop(account, None)
+
+    def count(self, account: str) -> int:
+        """Return the number of remembered consumers of an account, over all queues."""
+        return self._of_account.get(account, 0)
+
+
+def is_idle(consumer: Consumer, now_ms: int) -> bool:
+    """Return True for a consumer that asked for no messages for a long time."""
+    return now_ms - consumer.asked_ms > IDLE_MS
+
+
+def present(of_queue: Mapping[Actor, Consumer], since_ms: int) -> int:
+    """Return the number of consumers of a queue that asked for messages at a time or later."""
+    if len(of_queue) > COUNTED:
+        return len(of_queue)
+    return sum([consumer.asked_ms >= since_ms for consumer in of_queue.values()])
