@@ -8,8 +8,8 @@ must not take much longer for its side file.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar, get_args
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import structs
@@ -39,8 +39,6 @@ from cmqd_segment.records import (
 )
 from cmqd_segment.side import SideHistory, SideNamed, SideRange, SideSource
 
-T = TypeVar("T")
-
 _NAMING_FIELDS: Final = frozenset(
     {
         *("queue_id", "topic_id", "positions", "leases", "first_lease"),
@@ -51,10 +49,6 @@ _NAMING_FIELDS: Final = frozenset(
 
 _SCALARS: Final = (int, str, bool)
 """Types that are decoded faster than skipped."""
-
-
-_ENDS: Final = frozenset(map(tag_number, (QueueCleared, MessagesExpired, TopicMessagesExpired, QueueDeleted)))
-"""Records behind which no message of their range has a life: later floors above it say no more about the message."""
 
 
 def _brief(record: type[Record]) -> type[msgspec.Struct]:
@@ -277,9 +271,7 @@ def _packed(bitmap: BitMap64 | None) -> bytes:
     return bitmap.serialize()
 
 
-def names_message(
-    history: SideHistory, number: int, position: int, leases: Collection[int] = (), *, is_ended: bool = False
-) -> bool:
+def names_message(history: SideHistory, number: int, position: int, leases: Collection[int] = ()) -> bool:
     """Return whether the rows of a segment name a message.
 
     Args:
@@ -288,47 +280,24 @@ def names_message(
         position: of the message there.
         leases: known leases of the message. Some records name a lease alone, so a search that finds new leases in a
             receive asks again.
-        is_ended: an earlier segment has ended the message (``ends_message``). Later floors above its position are about
-            other messages.
+
+    A message that a floor has ended lies below all later floors of its queue, too: a search must end there.
     """
     named = _find(history, number)
     if named is not None:
         if named.first_position <= position < named.stop_position:
             return True
-        if not is_ended and any(_covers(each, position) for each in named.ranges):
+        if any(_covers(each, position) for each in named.ranges):
             return True
         if named.positions and position in BitMap64.deserialize(named.positions):
             return True
-    return any(names_lease(history, lease) for lease in leases)
+    # Unpacked once: a message that is received again and again has thousands of leases.
+    return bool(leases and history.leases) and not BitMap64.deserialize(history.leases).isdisjoint(BitMap64(leases))
 
 
 def names_lease(history: SideHistory, lease: int) -> bool:
     """Return whether the rows of a segment name a lease."""
     return bool(history.leases) and lease in BitMap64.deserialize(history.leases)
-
-
-def ends_message(history: SideHistory, number: int, position: int) -> bool:
-    """Return whether a record of the segment ends all messages of a range with this message, for good."""
-    named = _find(history, number)
-    return named is not None and any(each.tag in _ENDS and _covers(each, position) for each in named.ranges)
-
-
-def segments_naming(
-    histories: Iterable[tuple[T, SideHistory]], number: int, position: int, leases: Collection[int] = ()
-) -> Iterator[T]:
-    """Yield the segments with rows that name a message; see ``names_message``.
-
-    Args:
-        histories: segments in the order of the log, each with part two of its side file.
-        number: id of the queue or topic of the message.
-        position: of the message there.
-        leases: known leases of the message.
-    """
-    is_ended = False
-    for segment, history in histories:
-        if names_message(history, number, position, leases, is_ended=is_ended):
-            yield segment
-        is_ended = is_ended or ends_message(history, number, position)
 
 
 def _find(history: SideHistory, number: int) -> SideNamed | None:

@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
 from cmqd.core.facts.queue import Queue
-from cmqd_reading.naming import NamedMessages, ends_message, names_message, segments_naming
+from cmqd_reading.naming import NamedMessages, names_message
 from cmqd_segment import records
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.newer import NewerFormatError
@@ -236,22 +236,6 @@ def test_a_message_below_an_earlier_floor_is_not_named_again() -> None:
         [records.MessagesExpired(1, 10)], [records.MessagesExpired(1, 20)], [records.MessagesExpired(1, 15)]
     )
     assert history.named[0].ranges == [SideRange(6, 1, 0, 10), SideRange(6, 2, 10, 20)]
-
-
-def test_floors_behind_the_end_of_a_message_name_it_in_no_later_segment() -> None:
-    stored = SideSource(1, None, None, None, 10, 400, 0, [0], [1])
-    segments = [
-        ("stored", named(sources=[stored])),
-        ("another queue", named([records.MessagesDeleted(2, [5, 1], [7, 1], NOW_MS)])),
-        ("below", named([records.MessagesExpired(1, 5)])),
-        ("ended", named([records.MessagesExpired(1, 6)])),
-        ("later", named([records.MessagesExpired(1, 70)])),
-        ("lease", named([records.LeasesEnded(1, [30, 1])])),
-    ]
-
-    assert list(segments_naming(segments, 1, 5)) == ["stored", "ended"]
-    assert list(segments_naming(segments, 1, 5, [30])) == ["stored", "ended", "lease"]
-    assert [ends_message(history, 1, 5) for _, history in segments] == [False, False, False, True, True, False]
 
 
 def states(queue: Queue) -> dict[int, tuple[bool, bool, bool]]:
