@@ -30,12 +30,17 @@ class Consumer(msgspec.Struct):
     since_ms: int
     """Time of the first request."""
     asked_ms: int
-    """Time of the last request for messages, answered with messages or not."""
+    """Time of the last request for messages that got none at once."""
     last_receive_ms: int = 0
     """Time of the last receive with messages; 0 = there was none."""
     received: int = 0
     failed: int = 0
     """Messages that the consumer gave back (counted), rejected, or did not settle within the visibility timeout."""
+
+    @property
+    def last_asked_ms(self) -> int:
+        """Time of the last request for messages. Two fields, because a receive with messages is to note one time."""
+        return max(self.asked_ms, self.last_receive_ms)
 
 
 class Consumers:
@@ -74,11 +79,11 @@ class Consumers:
 
 def is_idle(consumer: Consumer, now_ms: int) -> bool:
     """Return True for a consumer that asked for no messages for a long time."""
-    return now_ms - consumer.asked_ms > IDLE_MS
+    return now_ms - consumer.last_asked_ms > IDLE_MS
 
 
 def present(of_queue: Mapping[Actor, Consumer], since_ms: int) -> int:
     """Return the number of consumers of a queue that asked for messages at a time or later."""
     if len(of_queue) > COUNTED:
         return len(of_queue)
-    return sum([consumer.asked_ms >= since_ms for consumer in of_queue.values()])
+    return sum([consumer.last_asked_ms >= since_ms for consumer in of_queue.values()])

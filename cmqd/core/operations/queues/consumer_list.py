@@ -138,7 +138,7 @@ def _info(
         host=actor.host if shows_hosts or not actor.host else HIDDEN,
         stated_by=actor.stated_by if shows_hosts or not actor.stated_by else HIDDEN,
         since_ms=consumer.since_ms,
-        asked_ms=consumer.asked_ms,
+        asked_ms=consumer.last_asked_ms,
         last_receive_ms=consumer.last_receive_ms or None,
         waiting=waiting,
         in_flight=in_flight,

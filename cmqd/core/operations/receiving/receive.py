@@ -13,7 +13,7 @@ changed facts; a receive before the line would overtake the receives that the li
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from cmqd.core.domain_errors import DomainError, TooManyInFlight, TooManyWaiting
 from cmqd.core.facts.facts import Facts
@@ -282,18 +282,22 @@ class Receive:
         queue: Queue,
         consumers: dict[Actor, Consumer],
         actors: Sequence[Actor],
-        replies: Sequence[object],
+        replies: Sequence[Any],
         now_ms: int,
     ) -> None:
         """Note the clients that asked, and the messages that they got at once; ``serve`` notes later messages."""
-        for actor, reply in zip(actors, replies, strict=False):
-            consumer = consumers.get(actor)
-            if consumer is None:
+        for place, actor in enumerate(actors):
+            try:
+                consumer = consumers[actor]
+            except KeyError:
                 consumer = self._consumers.add(queue.account, consumers, actor, now_ms)
-            consumer.asked_ms = now_ms
-            if isinstance(reply, list) and reply:
+            reply = replies[place]
+            # A waiting or refused receive is no list.
+            if reply.__class__ is list and reply:
                 consumer.last_receive_ms = now_ms
-                consumer.received += len(cast("list[object]", reply))
+                consumer.received += len(reply)
+            else:
+                consumer.asked_ms = now_ms
 
     def _receive_together(
         self,
