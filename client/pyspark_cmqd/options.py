@@ -12,6 +12,7 @@
 | ``startingTimestamp``, ``endingTimestamp`` | sent at or after the first, before the second | all |
 | ``mode`` | ``events``, ``all``, ``backlog``, ``consumed``, ``dead`` | ``events`` |
 | ``includeActive`` | also unsealed rows; needs the folder of the same machine | ``false`` |
+| ``clients`` | of a mode: fill ``received_by`` and ``left_by``, which needs all rows | ``false`` |
 | ``minPartitions`` | segments are split into at least this number of parts | 1 |
 | ``failOnDataLoss`` | fail if requested rows are gone | ``true`` |
 | ``batchRows`` | messages in an Arrow batch, about | 8192 |
@@ -69,6 +70,7 @@ class Options:
     ending_ms: int | None = None
     mode: Mode = Mode.EVENTS
     include_active: bool = False
+    clients: bool = False
     min_partitions: int = 1
     fail_on_data_loss: bool = True
     batch_rows: int = DEFAULT_BATCH_ROWS
@@ -129,6 +131,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ending_ms=_time(values, "endingTimestamp"),
         mode=_mode(values),
         include_active=flag(values, "includeActive", False),
+        clients=flag(values, "clients", False),
         min_partitions=whole(values, "minPartitions", 1, 1, MAX_PARTITIONS),
         fail_on_data_loss=flag(values, "failOnDataLoss", True),
         batch_rows=whole(values, "batchRows", DEFAULT_BATCH_ROWS, 1, MAX_BATCH_ROWS),
@@ -165,6 +168,7 @@ _NAMES = (
     "endingTimestamp",
     "mode",
     "includeActive",
+    "clients",
     "minPartitions",
     "failOnDataLoss",
     "batchRows",

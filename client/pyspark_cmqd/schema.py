@@ -25,6 +25,9 @@ COLUMNS: dict[str, str] = {
     "dedup_id": "string",
     "position": "bigint",
     "as_of_lsn": "bigint",
+    "sent_by": "string",
+    "received_by": "string",
+    "left_by": "string",
 }
 """Name and type, in order; new columns are appended. All columns may be null, so that any narrower or reordered
 ``.schema(...)`` can be given.

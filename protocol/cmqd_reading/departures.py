@@ -14,13 +14,12 @@ deleted the message first.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
-from typing import TypeAlias
 
 from pyroaring import BitMap64
 
 from cmqd_fold.queue_index import QueueIndex
 from cmqd_reading.states import State
+from cmqd_reading.stretches import Stretches, last_stretches
 from cmqd_segment.records import (
     UNUSED,
     AnyRecord,
@@ -42,16 +41,14 @@ from cmqd_segment.records import (
     unpack_runs,
 )
 
-Deletes: TypeAlias = list[tuple[int, int, int]]
-"""(first position, stop position, time in ms) of deletes."""
-
 
 class Departures:
     """Departures of one queue, noted in the order of the log: the last departure of a message counts."""
 
     def __init__(self) -> None:
         self.positions: dict[State, BitMap64] = {}
-        self.deletes: Deletes = []
+        self.deletes: Stretches = []
+        """(first position, stop position, time in ms) of deletes."""
         self.receive_counts: dict[int, int] = {}
         """Receive counts by position; absent = 1 for a deleted message, 0 for any other."""
 
@@ -88,22 +85,9 @@ class Departures:
             counted = self.receive_counts.items()
             self.receive_counts = {position: count for position, count in counted if position not in positions}
 
-    def last_deletes(self) -> Deletes:
+    def last_deletes(self) -> Stretches:
         """Return the deletes as ascending ranges that do not overlap: after a rewind the last delete counts."""
-        if not self.positions.get(State.DELETED):
-            return []
-        ascending = sorted(self.deletes)
-        if all(before[1] <= after[0] for before, after in pairwise(ascending)):
-            return ascending
-        covered = BitMap64()
-        last: Deletes = []
-        for start, stop, deleted_ms in reversed(self.deletes):
-            fresh = BitMap64()
-            fresh.add_range(start, stop)
-            fresh -= covered
-            covered |= fresh
-            last += [(first, end, deleted_ms) for first, end in _ranges(fresh)]
-        return sorted(last)
+        return last_stretches(self.deletes) if self.positions.get(State.DELETED) else []
 
 
 class CertainQueue:
@@ -310,16 +294,3 @@ def _span(start: int, stop: int) -> BitMap64:
     if start < stop:
         numbers.add_range(start, stop)
     return numbers
-
-
-def _ranges(positions: BitMap64) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of neighbours in a set as (start, stop)."""
-    start = stop = -1
-    for position in positions:
-        if position != stop:
-            if start < stop:
-                yield start, stop
-            start = position
-        stop = position + 1
-    if start < stop:
-        yield start, stop

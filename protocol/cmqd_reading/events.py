@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from cmqd_segment.actor_runs import actor_numbers
 from cmqd_segment.records import (
     AnyRecord,
     MessagesDelivered,
@@ -48,6 +49,9 @@ class Stored(NamedTuple):
     """The ``row_index`` of the first message."""
     dedup_ids: Sequence[str | None] | None = None
     """Dedup ids of a send or publish; the copies of a publish have none."""
+    actors: Sequence[int] = ()
+    """Clients that sent or published the messages, by the numbers of their ``ActorSeen``: empty = not known, a single
+    number for all messages, or a number for each."""
 
 
 def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
@@ -83,21 +87,33 @@ def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
                 else None,
                 copies_of=record.copies_of,
             )
-            found.append(Stored(record.queue_id, topic_id, event, run, index, record.dedup_ids))
+            actors = _of_each(record.actors, count)
+            found.append(Stored(record.queue_id, topic_id, event, run, index, record.dedup_ids, actors))
             index += count
             offset += sum(record.sizes)
         elif isinstance(record, MessagesPublished):
             topic_id = record.topic_id
             published, names = PublishedRuns(record, offset), names_of(record)
             dedup_ids = record.dedup_ids
+            actors = _of_each(record.actors, len(record.sizes))
+            by_id: dict[int, int] = {}
+            """Clients by the id of the published message, if there are several."""
             for run in published.topic_runs():
                 start = run.first_position - record.first_position
-                own = None if dedup_ids is None else dedup_ids[start : start + len(run.sizes)]
-                found.append(Stored(topic_id, topic_id, Event.PUBLISHED, run, index, own))
+                stop = start + len(run.sizes)
+                own = None if dedup_ids is None else dedup_ids[start:stop]
+                senders = actors if len(actors) < 2 else actors[start:stop]
+                if len(actors) > 1:
+                    by_id.update(enumerate(senders, run.first_message_id))
+                found.append(Stored(topic_id, topic_id, Event.PUBLISHED, run, index, own, senders))
                 index += len(run.sizes)
             for nth, queue_id in enumerate(record.copies[::2]):
                 for run in published.copy_runs(nth, names[nth]):
-                    found.append(Stored(queue_id, topic_id, Event.COPIED, run, index))
+                    senders = actors
+                    if by_id and run.source is not None:
+                        first_id = run.source.first_message_id
+                        senders = [by_id.get(first_id + place, 0) for place in range(len(run.sizes))]
+                    found.append(Stored(queue_id, topic_id, Event.COPIED, run, index, actors=senders))
                     index += len(run.sizes)
             offset += sum(record.sizes)
         elif isinstance(record, TransactionsEnded) and record.committed:
@@ -108,3 +124,8 @@ def stored_in(records: Sequence[AnyRecord]) -> list[Stored]:
 def _late_from(behind: Iterable[AnyRecord]) -> int:
     """Return the topic of late copies, named by the delivery record behind them in the row."""
     return next((record.topic_id for record in behind if isinstance(record, MessagesDelivered)), 0)
+
+
+def _of_each(actors: Sequence[int], count: int) -> Sequence[int]:
+    """Return the clients of a record in the form of ``Stored.actors``."""
+    return actors if len(actors) < 2 else actor_numbers(actors, count)

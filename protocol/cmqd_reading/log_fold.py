@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pyroaring import BitMap64
 
 from cmqd_fold.queue_index import QueueIndex
+from cmqd_reading.callers import Callers
 from cmqd_reading.departures import CertainQueue, Departures, UncertainQueue
 from cmqd_reading.states import Result, State
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, HistorySlice, LeasesSlice, QueueSlice
@@ -24,8 +25,9 @@ ANY_LEASE_MS = 1 << 62
 class TrackedQueue:
     """A queue: its departures, and its index while the index is known."""
 
-    def __init__(self, index: QueueIndex | None = None) -> None:
+    def __init__(self, index: QueueIndex | None = None, *, with_callers: bool = False) -> None:
         self.departures = Departures()
+        self._callers = Callers() if with_callers else None
         self.slice_lsn = 0
         """Row of the checkpoint slice: records up to it are in the slice."""
         self._slice: QueueIndex | None = None
@@ -50,6 +52,8 @@ class TrackedQueue:
         self._reach(lsn)
         if isinstance(record, QueueCreated) and self._slice is not None:
             self._queue = CertainQueue(QueueIndex(record.queue_id, record.attributes), self.departures)
+        if self._callers is not None:
+            self._callers.note(record)
         self._queue.apply(record)
 
     def apply_copies(self, lsn: int, first: int, count: int, enqueue_ms: int) -> None:
@@ -122,15 +126,24 @@ class TrackedQueue:
 
     def result(self) -> Result:
         """Return the states of the queue's messages."""
-        return Result(self.sets(), self.departures.last_deletes(), self.receive_counts())
+        found = Result(self.sets(), self.departures.last_deletes(), self.receive_counts())
+        if self._callers is not None:
+            found.received, found.left = self._callers.received(), self._callers.left()
+        return found
 
 
 class LogFold:
     """Folds the records of all wanted queues, row by row."""
 
-    def __init__(self, wanted: frozenset[int] | None = None) -> None:
-        """Begin without rows; ``wanted`` are the ids of the queues to fold, None = all."""
+    def __init__(self, wanted: frozenset[int] | None = None, *, with_callers: bool = False) -> None:
+        """Begin without rows.
+
+        Args:
+            wanted: the ids of the queues to fold; None = all.
+            with_callers: find the clients that received messages and took them out of their queues, too.
+        """
         self._wanted = wanted
+        self._with_callers = with_callers
         self._last_lsn = 0
         self.checkpoint_lsn = 0
         """All rows up to it are in the checkpoint that was loaded."""
@@ -145,7 +158,7 @@ class LogFold:
             self.checkpoint_lsn = part.lsn
         elif isinstance(part, QueueSlice | LeasesSlice | HistorySlice) and self._is_wanted(part.queue_id):
             if isinstance(part, QueueSlice):
-                self.queues[part.queue_id] = TrackedQueue()
+                self.queues[part.queue_id] = TrackedQueue(with_callers=self._with_callers)
             self.queues[part.queue_id].load(part)
 
     def begin_above(self, lsn: int) -> None:
@@ -171,14 +184,15 @@ class LogFold:
                 queue_id = getattr(record, "queue_id", 0)
                 if queue_id and self._is_wanted(queue_id):
                     if isinstance(record, QueueCreated) and queue_id not in self.queues:
-                        self.queues[queue_id] = TrackedQueue(QueueIndex(queue_id, record.attributes))
+                        index = QueueIndex(queue_id, record.attributes)
+                        self.queues[queue_id] = TrackedQueue(index, with_callers=self._with_callers)
                     self._queue(queue_id).apply(lsn, record)
 
     def _queue(self, queue_id: int) -> TrackedQueue:
         """Return a queue; a queue without creation and without slice is uncertain."""
         queue = self.queues.get(queue_id)
         if queue is None:
-            queue = self.queues[queue_id] = TrackedQueue()
+            queue = self.queues[queue_id] = TrackedQueue(with_callers=self._with_callers)
         return queue
 
     def results(self) -> dict[int, Result]:

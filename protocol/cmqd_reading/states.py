@@ -21,6 +21,8 @@ from operator import itemgetter
 
 from pyroaring import BitMap64
 
+from cmqd_reading.stretches import Stretches
+
 
 class State(StrEnum):
     """State of a message; the module explains each."""
@@ -54,6 +56,14 @@ class QueueStates:
     deleted: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """Deletes as (start, stop, time in ms), ascending and without overlap."""
     counts: dict[int, int] = field(default_factory=dict[int, int])
+    received: Stretches = field(default_factory=list[tuple[int, int, int]])
+    """Client of the last receive, ascending and without overlap; empty if the clients were not asked for."""
+    left: Stretches = field(default_factory=list[tuple[int, int, int]])
+    """Client that took the messages out of the queue, likewise."""
+
+    def clients(self) -> set[int]:
+        """Return the numbers of all clients."""
+        return {number for _, _, number in (*self.received, *self.left)}
 
 
 @dataclass
@@ -64,6 +74,9 @@ class Result:
     deleted: list[tuple[int, int, int]]
     """Deletes as (start, stop, time in ms), ascending and without overlap."""
     counts: dict[int, int]
+    received: Stretches = field(default_factory=list[tuple[int, int, int]])
+    left: Stretches = field(default_factory=list[tuple[int, int, int]])
+    """See ``QueueStates``."""
 
     def __post_init__(self) -> None:
         # Sorted once, because there may be thousands of cuts, one per segment.
@@ -78,8 +91,8 @@ class Result:
             some = positions & here
             if some:
                 states.sets[state] = some.serialize()
-        low, high = bisect_right(self.deleted, start, key=_stop_of), bisect_left(self.deleted, stop, key=_start_of)
-        states.deleted = self.deleted[low:high]
+        states.deleted = _within(self.deleted, start, stop)
+        states.received, states.left = _within(self.received, start, stop), _within(self.left, start, stop)
         low, high = bisect_left(self._counted, start), bisect_left(self._counted, stop)
         states.counts = {position: self.counts[position] for position in self._counted[low:high]}
         return states
@@ -87,3 +100,8 @@ class Result:
 
 _start_of = itemgetter(0)
 _stop_of = itemgetter(1)
+
+
+def _within(stretches: Stretches, start: int, stop: int) -> Stretches:
+    low, high = bisect_right(stretches, start, key=_stop_of), bisect_left(stretches, stop, key=_start_of)
+    return stretches[low:high]

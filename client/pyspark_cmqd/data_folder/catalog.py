@@ -19,6 +19,7 @@ from cmqd_segment.manifest import SegmentEntry, SourceName
 from cmqd_segment.newer import tag_of
 from cmqd_segment.records import AnyRecord, QueueCreated, TopicCreated
 from cmqd_segment.schema import read_names
+from pyspark_cmqd.data_folder.actors import Clients
 from pyspark_cmqd.data_folder.folder import Folder
 from pyspark_cmqd.data_folder.plan import Piece, View, is_sealed, sources_of
 from pyspark_cmqd.data_folder.rows import metas, summaries
@@ -46,6 +47,7 @@ class Catalog:
     """Ids that no record names: the rows of their creation are gone."""
     searched: set[int] = field(default_factory=set[int])
     """Numbers of the sealed segments that were searched for ids."""
+    clients: Clients = field(default_factory=Clients)
 
     def note_names(self, names: Iterable[SourceName]) -> None:
         """Add names from the manifest, or from the table ``names`` of a segment."""

@@ -114,6 +114,9 @@ class Task:
     """The query has no first row or time: a segment reclaimed after the plan is left out, as in a plan made a moment
     later.
     """
+    actors: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Texts of clients by number, if columns show clients: of an unsealed piece, and of ``states``. A sealed segment
+    has a table of the others."""
     as_of_lsn: int | None = None
     """The row of the log as of which the states hold; None in mode ``events``, and if a file of states was given."""
 

@@ -8,10 +8,13 @@ The modes are about messages in queues. The messages of a topic itself are read 
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from operator import itemgetter
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
 from cmqd_reading.states import BACKLOG, QueueStates, State
+from cmqd_reading.stretches import Stretches
 from cmqd_segment.rows import Run
 from pyspark_cmqd.options import Mode
 
@@ -25,6 +28,22 @@ SHOWN: dict[Mode, frozenset[State]] = {
 DEAD_REASONS = frozenset({"receives", "age", "rejected"})
 """Reasons in the origin of a dead letter. The origin of a redriven message has the reason ``redrive``."""
 
+LEFT_BY_CLIENTS = frozenset({State.DELETED, State.DEAD_LETTERED, State.ROLLED_BACK})
+"""States in which a client may have taken the message out of the queue."""
+
+_start_of = itemgetter(0)
+
+
+class Said(NamedTuple):
+    """Facts of neighbours that the columns show."""
+
+    state: State
+    deleted_ms: int | None
+    receive_count: int
+    received_by: int = 0
+    """Client of the last receive, by number; 0 = not known."""
+    left_by: int = 0
+
 
 class StateReader:
     """Reader on the executor: the state of every message of a queue."""
@@ -34,23 +53,24 @@ class StateReader:
         self._shown = SHOWN[mode]
         self._sets = [(state, BitMap64.deserialize(packed)) for state, packed in states.sets.items()]
         self._deleted = states.deleted
-        self._starts = [one[0] for one in states.deleted]
         self._counts = states.counts
+        self._received = states.received
+        self._left = states.left
 
-    def stretches(self, run: Run) -> Iterator[tuple[int, int, State, "int | None", int]]:
-        """Yield the neighbours in the run that the mode shows, as (start, stop, state, deleted_ms, receive_count)."""
+    def stretches(self, run: Run) -> Iterator[tuple[int, int, "Said"]]:
+        """Yield the neighbours in the run that the mode shows, as (start, stop, what the columns show)."""
         first, stop = run.first_position, run.stop_position
         begin = first
-        said: tuple[State, int | None, int] | None = None
+        said: Said | None = None
         for low, high, state in self._states(first, stop):
             for position in range(low, high):
                 now = self._said(position, state, run)
                 if now != said:
                     if said is not None and begin < position:
-                        yield begin - first, position - first, *said
+                        yield begin - first, position - first, said
                     said, begin = now, position
         if said is not None:
-            yield begin - first, stop - first, *said
+            yield begin - first, stop - first, said
 
     def _states(self, first: int, stop: int) -> Iterator[tuple[int, int, State]]:
         for state, positions in self._sets:
@@ -61,19 +81,24 @@ class StateReader:
             state = next((state for state, positions in self._sets if position in positions), State.GONE)
             yield position, position + 1, state
 
-    def _said(self, position: int, state: State, run: Run) -> "tuple[State, int | None, int] | None":
+    def _said(self, position: int, state: State, run: Run) -> "Said | None":
         if state not in self._shown:
             return None
         if self._mode is Mode.DEAD:
             origin = None if run.origins is None else run.origins[position - run.first_position]
             if origin is None or origin.reason not in DEAD_REASONS:
                 return None
-        if state is State.DELETED:
-            return state, self._deleted_ms(position), self._counts.get(position, 1)
-        return state, None, self._counts.get(position, 1 if state is State.IN_FLIGHT else 0)
+        is_deleted = state is State.DELETED
+        receives = self._counts.get(position, 1 if is_deleted or state is State.IN_FLIGHT else 0)
+        # A message that was rewound, or given back uncounted, was never received.
+        received_by = _number_at(self._received, position) if self._received and receives else None
+        left_by = _number_at(self._left, position) if self._left and state in LEFT_BY_CLIENTS else None
+        deleted_ms = _number_at(self._deleted, position) if is_deleted else None
+        return Said(state, deleted_ms, receives, received_by or 0, left_by or 0)
 
-    def _deleted_ms(self, position: int) -> int | None:
-        place = bisect_right(self._starts, position) - 1
-        if place >= 0 and position < self._deleted[place][1]:
-            return self._deleted[place][2]
-        return None
+
+def _number_at(stretches: Stretches, position: int) -> int | None:
+    place = bisect_right(stretches, position, key=_start_of) - 1
+    if place >= 0 and position < stretches[place][1]:
+        return stretches[place][2]
+    return None

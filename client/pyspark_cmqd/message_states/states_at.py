@@ -25,20 +25,26 @@ Results = Mapping[int, Result]
 """States of all messages, by queue id."""
 
 
-def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode: Mode) -> Results:
+def states_at(
+    folder: Folder, view: View, wanted: "frozenset[int] | None", mode: Mode, *, with_callers: bool = False
+) -> Results:
     """Return the state of every message at ``view.hi``; segments of the view may hold later rows.
+
+    ``with_callers``: find the clients that received messages and took them out of their queues, too, as far as the rows
+    are there.
 
     Raises:
         FolderError: the remaining rows and checkpoints do not suffice.
     """
     missing = view.gaps(1, view.hi)
-    needs_reasons = mode in (Mode.ALL, Mode.CONSUMED)
+    # The rows up to the checkpoint are read for what no checkpoint has: reasons and clients.
+    needs_reasons = with_callers or mode in (Mode.ALL, Mode.CONSUMED)
     if not missing and needs_reasons:
-        return _from_rows(LogFold(wanted), 0, folder, view)
+        return _from_rows(LogFold(wanted, with_callers=with_callers), 0, folder, view)
     # For the reasons of departures, the oldest checkpoint above the last gap: the rows above a checkpoint give exact
     # reasons, so an older checkpoint gives more of them. Without reasons the newest checkpoint is the least work.
     at_least = max((last for _, last in missing), default=0) if needs_reasons else LAST_LSN
-    fold = _from_checkpoint(folder, view, wanted, at_least)
+    fold = _from_checkpoint(folder, view, wanted, at_least, with_callers=with_callers)
     if fold is None:
         # Without a checkpoint, the states can be computed only from the first row on.
         if missing:
@@ -46,7 +52,7 @@ def states_at(folder: Folder, view: View, wanted: "frozenset[int] | None", mode:
                 f"mode {mode} cannot be computed as of row {view.hi}: the log no longer has {describe(missing)}, "
                 f"and no checkpoint of row {view.hi} or before is usable; includeActive=true reads up to a later row"
             )
-        fold = LogFold(wanted)
+        fold = LogFold(wanted, with_callers=with_callers)
     return _from_rows(fold, 0 if needs_reasons else fold.checkpoint_lsn, folder, view)
 
 
@@ -57,14 +63,16 @@ def _from_rows(fold: LogFold, above: int, folder: Folder, view: View) -> Results
     return fold.results()
 
 
-def _from_checkpoint(folder: Folder, view: View, wanted: "frozenset[int] | None", at_least: int) -> "LogFold | None":
+def _from_checkpoint(
+    folder: Folder, view: View, wanted: "frozenset[int] | None", at_least: int, *, with_callers: bool
+) -> "LogFold | None":
     """Return a fold that holds a checkpoint without rows above ``view.hi``: of the checkpoints at or above row
     ``at_least`` the oldest, else the newest.
     """
     usable = [entry for entry in view.checkpoints if entry.lsn <= view.hi]
     best = [entry for entry in usable if entry.lsn >= at_least]
     for entry in [*best, *(entry for entry in reversed(usable) if entry.lsn < at_least)]:
-        fold = LogFold(wanted)
+        fold = LogFold(wanted, with_callers=with_callers)
         try:
             path = folder.checkpoint_path(entry)
             verify_checkpoint(path)

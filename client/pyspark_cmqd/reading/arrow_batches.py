@@ -71,6 +71,10 @@ class Facts(NamedTuple):
     """The row of the log as of which ``event`` is the message's state."""
     dedup_ids: Sequence[str | None] | None = None
     """An entry for each message of the whole run."""
+    sent_by: Sequence[str | None] = ()
+    """The client: empty = not known, a single entry for all messages, or an entry for each message of the whole run."""
+    received_by: str | None = None
+    left_by: str | None = None
 
 
 class Batch:
@@ -166,6 +170,20 @@ class _Texts(_Column):
             return pa.repeat(pa.scalar(next(iter(known)), pa.string()), rows)
         texts = pa.array(list(known), pa.string())
         return texts.take(pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(indices)]))
+
+
+class _Senders(_Texts):
+    """Texts of clients: a record joins the sends of several."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda facts: facts.sent_by[0] if facts.sent_by else None)
+
+    def append(self, facts: Facts, run: Run, data: bytes, first_index: int, start: int, stop: int) -> None:
+        if len(facts.sent_by) < 2:
+            super().append(facts, run, data, first_index, start, stop)
+            return
+        known = self._known
+        self._indices.extend(known.setdefault(text, len(known)) for text in facts.sent_by[start:stop])
 
 
 class _TextsOfCopies(_Texts):
@@ -380,6 +398,9 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
     "dedup_id": lambda: _Objects(pa.string(), _dedup_ids),
     "position": _Positions,
     "as_of_lsn": lambda: _Objects(pa.int64(), _as_of_lsns),
+    "sent_by": _Senders,
+    "received_by": lambda: _Texts(lambda facts: facts.received_by),
+    "left_by": lambda: _Texts(lambda facts: facts.left_by),
 }
 
 

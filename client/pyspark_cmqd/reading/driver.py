@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cmqd_segment.manifest import SegmentEntry
+from pyspark_cmqd.data_folder.actors import CLIENT_COLUMNS
 from pyspark_cmqd.data_folder.catalog import Catalog, checkpointed, complete, name_ids
 from pyspark_cmqd.data_folder.folder import Folder, open_folder
 from pyspark_cmqd.data_folder.plan import (
     TIME_SLACK_MS,
+    Piece,
     Task,
     View,
     alike,
@@ -142,9 +144,14 @@ def plan_range(
             states = read_states(options.states_file)
         else:
             as_of_lsn = upto
-            states = states_of(folder, pieces, states_at(folder, replace(view, hi=upto), wanted, options.mode))
+            at_end = replace(view, hi=upto)
+            results = states_at(folder, at_end, wanted, options.mode, with_callers=options.clients)
+            states = states_of(folder, pieces, results)
         if options.mode is not Mode.ALL:
             pieces = [piece for piece in pieces if shows_any(states.get(piece.extent.number, {}), options.mode)]
+    if not CLIENT_COLUMNS.isdisjoint(columns):
+        catalog.clients.follow(folder, view, all_rows=bool(states) and options.clients)
+    actors = catalog.clients.texts
     return [
         Task(
             piece=piece,
@@ -153,11 +160,20 @@ def plan_range(
             sources=catalog.sources,
             wanted=wanted,
             states=states.get(piece.extent.number, {}),
+            actors=_needed(actors, piece, states.get(piece.extent.number, {})),
             weight=int(piece.weight * shares.get(piece.extent.number, 1.0)) + 1,
             as_of_lsn=as_of_lsn,
         )
         for piece in split(pieces, options.min_partitions)
     ]
+
+
+def _needed(actors: Mapping[int, str], piece: Piece, states: "Mapping[int, QueueStates]") -> Mapping[int, str]:
+    """Return the clients that a task needs: a sealed segment has a table of the clients of its rows."""
+    if not is_sealed(piece.extent):
+        return actors
+    numbers = {number for queue in states.values() for number in queue.clients()}
+    return {number: actors[number] for number in numbers & actors.keys()}
 
 
 def shows_any(states: "Mapping[int, QueueStates]", mode: Mode) -> bool:

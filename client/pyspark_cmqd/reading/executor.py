@@ -22,7 +22,9 @@ import pyarrow as pa
 
 from cmqd_reading.events import Stored, stored_in
 from cmqd_segment.rows import Run, data_checksum, meta_checksum
+from cmqd_segment.schema import read_actors
 from cmqd_segment.sparse import sparse_queue
+from pyspark_cmqd.data_folder.actors import CLIENT_COLUMNS, shown
 from pyspark_cmqd.data_folder.folder import Folder, open_folder
 from pyspark_cmqd.data_folder.plan import TIME_SLACK_MS, Task, is_sealed
 from pyspark_cmqd.data_folder.rows import decoded, is_given_up, summaries
@@ -60,6 +62,7 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
     selector = Selector(task)
     try:
         with folder.opened(piece.extent) as raw:
+            selector.note_actors(raw)
             for above, upto in _ranges(raw, task):
                 for lsn, meta, data in _rows(folder, raw, task, above, upto, needs_bodies):
                     for one in stored_in(decoded(piece.extent, lsn, meta)):
@@ -124,6 +127,8 @@ class Selector:
         self._segment = f"{task.piece.extent.number:08d}"
         self._pattern = routing_pattern(task.options.routing_key) if task.options.routing_key else None
         self._states: dict[int, StateReader] = {}
+        self._shows_clients = not CLIENT_COLUMNS.isdisjoint(task.columns)
+        self._actors = dict(task.actors)
         if task.options.mode is not Mode.EVENTS:
             # Imported here, because only the modes about states need sets of positions.
             from pyspark_cmqd.message_states import shown as module
@@ -131,6 +136,11 @@ class Selector:
             self._states = {
                 number: module.StateReader(states, task.options.mode) for number, states in task.states.items()
             }
+
+    def note_actors(self, raw: sqlite3.Connection) -> None:
+        """Take the table of actors of the segment, if columns show clients."""
+        if self._shows_clients and is_sealed(self._task.piece.extent):
+            self._actors.update((number, shown(actor)) for number, actor in read_actors(raw).items())
 
     def selected(self, lsn: int, stored: Stored) -> Iterator[tuple[Facts, Run, int, int]]:
         """Yield the wanted stretches ``start`` to below ``stop`` of the run, each with its facts."""
@@ -153,6 +163,7 @@ class Selector:
             account=None if source is None else source.account,
             as_of_lsn=task.as_of_lsn,
             dedup_ids=stored.dedup_ids,
+            sent_by=[self._actors.get(number) for number in stored.actors] if self._shows_clients else (),
         )
         if task.options.mode is Mode.EVENTS:
             for start, stop in self._labelled(run):
@@ -162,11 +173,17 @@ class Selector:
         if states is None:
             return
         labelled = self._labelled(run)
-        for start, stop, state, deleted_ms, receive_count in states.stretches(run):
-            said = facts._replace(event=state, deleted_ms=deleted_ms, receive_count=receive_count)
+        for start, stop, said in states.stretches(run):
+            its = facts._replace(
+                event=said.state,
+                deleted_ms=said.deleted_ms,
+                receive_count=said.receive_count,
+                received_by=self._actors.get(said.received_by),
+                left_by=self._actors.get(said.left_by),
+            )
             for low, high in labelled:
                 if max(low, start) < min(high, stop):
-                    yield said, run, max(low, start), min(high, stop)
+                    yield its, run, max(low, start), min(high, stop)
 
     def _labelled(self, run: Run) -> Sequence[tuple[int, int]]:
         """Select the messages with a wanted tag or routing key."""
