@@ -15,6 +15,7 @@ import msgspec
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import Restored, SourceName
 from cmqd_segment.records import AnyRecord, PublishedMessage, Runs, StoredMessage
+from cmqd_types.actors import Actor
 from cmqd_types.histories import MessageHistory
 from cmqd_types.metrics import DURATIONS_US, SIZES, Histogram, histogram
 
@@ -301,6 +302,9 @@ class HistoryAnswer(msgspec.Struct, frozen=True, array_like=True):
     """Ids of the queues and topics that the message was in."""
     owners: list[SourceName]
     """Those of ``sources`` of which the log knows account and name."""
+    actors: dict[int, Actor] = {}
+    """Clients that stand in the history as ``cmqd_reading.life_events.unnamed_actor``, by number, as far as the log
+    knows them."""
 
 
 RecoveredRow: TypeAlias = tuple[int, int, list[AnyRecord]]

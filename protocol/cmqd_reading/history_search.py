@@ -16,6 +16,7 @@ from msgspec import structs
 from cmqd_reading.births import birth_in, received_under
 from cmqd_reading.events import Event, stored_in
 from cmqd_reading.life import Life
+from cmqd_reading.life_events import unnamed_actor
 from cmqd_segment.records import (
     AnyRecord,
     MessagesPublished,
@@ -134,7 +135,7 @@ def search_by_lease(lease: int, extent: Extent, find_name: Callable[[int], str])
 def _life(
     path: Sequence[int], start: int, extent: Extent, find_name: Callable[[int], str], *, is_stored: bool
 ) -> Search:
-    life = Life(path, find_name)
+    life = Life(path, find_name, unnamed_actor)
     expected = start
     while expected <= extent.last_lsn and not life.is_over:
         # Without a readable store any row may tell of the message.

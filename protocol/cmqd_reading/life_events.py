@@ -73,6 +73,16 @@ def unnamed(number: int) -> str:
     return f"{UNNAMED}{number}"
 
 
+def unnamed_actor(number: int) -> Actor:
+    """Return the client that stands for a client that is not known yet."""
+    return Actor("", unnamed(number))
+
+
+def unnamed_number(actor: Actor) -> int:
+    """Return the number of a client that is not known yet; 0 = the client is known."""
+    return int(actor.secret_id.removeprefix(UNNAMED)) if actor.secret_id.startswith(UNNAMED) else 0
+
+
 def no_name(number: int) -> str:
     """Find no name."""
     return ""

@@ -44,6 +44,13 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Of a copy or delivery; empty if the name is not known."""
     schedule: str
     """The schedule that sent the message."""
+    client_name: str = ""
+    """Name of the client, its own word; empty if not known or not given. Of a lease that ended: the client that had
+    received the message."""
+    client_key: str = ""
+    """Id of the client's key; empty if not known: an older server wrote the row, or the event is the server's own."""
+    client_host: str = ""
+    """Address of the client's machine; empty if not known, and for keys with restrictions."""
     counted: bool
     """False: a release that takes the receive back."""
     certain: bool
@@ -100,9 +107,13 @@ def message_history(reply: wire.MessageHistory) -> MessageHistory:
 
 
 def _event(event: histories.LifeEvent) -> HistoryEvent:
+    actor = event.actor
     return converted(
         HistoryEvent,
         event,
+        client_name="" if actor is None else actor.name,
+        client_key="" if actor is None else actor.secret_id,
+        client_host="" if actor is None else actor.host,
         description=life_text(event),
         id=printed_id(event.message_id) if event.message_id else None,
         from_id=printed_id(event.from_id) if event.from_id else None,

@@ -49,6 +49,7 @@ class Actors:
         self._limits = limits
         self.next_number = 1
         self._entries: dict[Actor, Numbered] = {}
+        self._by_number: dict[int, Actor] = {}
         self._of_key: dict[tuple[str, str], int] = {}
         """Number of named actors of each key, by account and id."""
         self._generation = 0
@@ -60,6 +61,12 @@ class Actors:
 
     def __repr__(self) -> str:
         return f"<Actors kept={len(self._entries)} keys={len(self._of_key)} next_number={self.next_number}>"
+
+    def find(self, number: int) -> Actor | None:
+        """Return the actor with a number; None if the actor is forgotten: the sealed segments with the number have a
+        table of their actors.
+        """
+        return self._by_number.get(number)
 
     def number_of(self, actor: Actor, records: list[AnyRecord]) -> int:
         """Return the number of an actor for a record that is about to be made. A record that gives the number is added
@@ -152,7 +159,9 @@ class Actors:
                 self._of_key[key] = self._of_key.get(key, 0) + 1
         else:
             # Higher, if the actor was forgotten before the record, and the checkpoint is from before that.
+            del self._by_number[entry.number]
             entry.number = max(entry.number, record.number)
+        self._by_number[entry.number] = actor
         self.reserve(record.number + 1)
         return entry
 
@@ -192,7 +201,7 @@ class Actors:
             yield ActorsSlice(next_number, [])
 
     def _forget(self, actor: Actor) -> None:
-        del self._entries[actor]
+        del self._by_number[self._entries.pop(actor).number]
         if _is_named(actor):
             key = (actor.account, actor.secret_id)
             left = self._of_key.pop(key) - 1
@@ -209,6 +218,7 @@ class Actors:
         """Raise AssertionError if the tables disagree."""
         numbers = [entry.number for entry in self._entries.values()]
         assert len(set(numbers)) == len(numbers)
+        assert self._by_number == {entry.number: actor for actor, entry in self._entries.items()}
         assert all(0 < number < self.next_number for number in numbers)
         named = [(actor.account, actor.secret_id) for actor in self._entries if _is_named(actor)]
         assert self._of_key == {key: named.count(key) for key in set(named)}

@@ -234,6 +234,8 @@ def _message_history(seen: Names, reply: wire.MessageHistory) -> wire.MessageHis
             subscription=HIDDEN if is_hidden else event.subscription,
             schedule=_name(seen, event.schedule),
             text=_last_error(seen, event.text) or "" if event.kind == LifeKind.DELIVERY_FAILED else event.text,
+            # Addresses of machines are for keys without restriction, as in the audit trail.
+            actor=None if event.actor is None else replace(event.actor, host="", stated_by=""),
         )
 
     places = [replace(place, queue=_name(seen, place.queue)) for place in reply.places]

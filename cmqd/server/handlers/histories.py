@@ -25,7 +25,8 @@ from cmqd.server.requests.refusals import BUSY_RETRY_MS
 from cmqd_protocol import messages as wire
 from cmqd_protocol.messages import error
 from cmqd_protocol.protocol_errors import ErrorCode
-from cmqd_reading.life_events import UNNAMED
+from cmqd_reading.life_events import UNNAMED, unnamed_number
+from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeEvent, MessageHistory
 from cmqd_types.messages import printed_id
 from cmqd_types.shards import SHARD_SHIFT
@@ -145,12 +146,21 @@ class HistoryRequests:
             return None
         names = {number: name for number, (account, name) in owners.items() if account == client.account}
         named = _Names(self.broker, client.account, names)
-        events = [_named(event, named) for event in history.events]
+        events = [replace(_named(event, named), actor=self._client_of(event, answer)) for event in history.events]
         places = [replace(place, queue=named.of(place.queue)) for place in history.places]
         is_shown = names_shown_to(client)
         if not any(map(is_shown, {one.queue for one in (*events, *places) if one.queue})):
             return None
         return replace(history, events=events, places=places)
+
+    def _client_of(self, event: LifeEvent, answer: HistoryAnswer) -> Actor | None:
+        """Return the client of an event, None if not known."""
+        if event.actor is None:
+            return None
+        number = unnamed_number(event.actor)
+        if not number:
+            return event.actor
+        return self.broker.facts.actors.find(number) or answer.actors.get(number)
 
     def _owners(self, answer: HistoryAnswer) -> dict[int, tuple[str, str]]:
         """Return account and name of the queues and topics, by id: those of today first, then those of the log."""

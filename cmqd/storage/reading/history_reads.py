@@ -27,11 +27,13 @@ from cmqd_reading.history_search import (
     search_by_lease,
 )
 from cmqd_reading.life import Life
-from cmqd_reading.life_events import unnamed
+from cmqd_reading.life_events import unnamed, unnamed_number
 from cmqd_reading.naming import names_message
 from cmqd_segment.manifest import SegmentEntry, SourceName, merge_ranges
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.side import SideError, check_segment, decode_side
+from cmqd_types.actors import Actor
+from cmqd_types.histories import MessageHistory
 
 NOTHING = HistoryAnswer(None, [], [])
 
@@ -77,7 +79,8 @@ class HistoryReads:
         found = await self._drive(search, request.request_id)
         if found is None:
             return NOTHING
-        return HistoryAnswer(found.history, list(found.sources), await self._owners(found.sources))
+        owners, actors = await self._owners(found.sources), await self._actors(found.history)
+        return HistoryAnswer(found.history, list(found.sources), owners, actors)
 
     async def _drive(self, search: Search, request_id: int) -> FoundHistory | None:
         reading = _Reading(self._catalog, self._pager)
@@ -95,6 +98,23 @@ class HistoryReads:
             await asyncio.sleep(0)
         search.close()
         return None
+
+    async def _actors(self, history: MessageHistory) -> dict[int, Actor]:
+        """Return the clients whose numbers stand in a history. A sealed segment has a table of the clients in its rows;
+        those of other rows are known to the core.
+        """
+        numbers = {unnamed_number(event.actor) for event in history.events if event.actor is not None} - {0}
+        lsns = [event.lsn for event in history.events]
+        known: dict[int, Actor] = {}
+        for segment in list(self._catalog.segments()):
+            if not numbers - known.keys():
+                break
+            if isinstance(segment, SealedFile) and any(
+                segment.entry.first_lsn <= lsn <= segment.last_lsn for lsn in lsns
+            ):
+                actors = await self._pager.actors_in(segment)
+                known |= {number: actors[number] for number in numbers & actors.keys()}
+        return known
 
     async def _owners(self, sources: Sequence[int]) -> list[SourceName]:
         """Return the queues and topics that are known here: of deleted ones, segments have the names."""

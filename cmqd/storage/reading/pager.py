@@ -36,6 +36,7 @@ from cmqd_segment.records import PublishedMessage, ranges
 from cmqd_segment.rows import meta_checksum
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import SparseQueue
+from cmqd_types.actors import Actor
 
 READ_ATTEMPTS = 5
 """Attempts of a read that fails for a reason that may pass (no descriptor, a lock) before the process ends. The pauses
@@ -145,6 +146,13 @@ class Pager:
             read = _NamesRead()
             await self._attempt(segment, 0, read)
         return read.names
+
+    async def actors_in(self, segment: SealedFile) -> dict[int, Actor]:
+        """Return the clients that the rows of a sealed segment name; empty if they cannot be read."""
+        async with self._reading:
+            read = _ActorsRead()
+            await self._attempt(segment, 0, read)
+        return read.actors
 
     async def forget(self, number: int) -> None:
         """Close the connection of a segment, between two pages. A caller that removes the file takes the segment out of
@@ -350,4 +358,19 @@ class _NamesRead:
             self.names = [SourceName(number, account, name, bool(is_topic)) for number, account, name, is_topic in rows]
 
 
-_Task: TypeAlias = _Reading | _Search | _RowsRead | _NamesRead
+class _ActorsRead:
+    """The read of the table ``actors`` of a sealed segment."""
+
+    def __init__(self) -> None:
+        self.actors: dict[int, Actor] = {}
+
+    async def run(self, _reader: SegmentReader, connection: aiosqlite.Connection) -> None:
+        """Read. Raises sqlite3.Error."""
+        if await connection.execute_fetchall("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'actors'"):
+            rows = await connection.execute_fetchall(
+                "SELECT number, account, secret_id, name, host, stated_by FROM actors"
+            )
+            self.actors = {number: Actor(*fields) for number, *fields in rows}
+
+
+_Task: TypeAlias = _Reading | _Search | _RowsRead | _NamesRead | _ActorsRead

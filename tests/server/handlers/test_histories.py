@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cmqd.log.values import HistoryAnswer
 from cmqd.server.handlers import histories
@@ -152,6 +153,24 @@ async def test_names_outside_the_patterns_of_the_key_are_hidden(rig: ServerRig) 
     ]
     assert [place.queue for place in reply.places] == ["orders", "(hidden)"]
     assert code_of(await asked(rig, stranger, ids[1])) == "message_not_found"
+
+
+async def test_clients_are_told_and_their_hosts_to_keys_without_restriction(rig: ServerRig) -> None:
+    client = await rig.client()
+    await client.expect(wire.QueueInfo, wire.CreateQueue, "orders", {})
+    (sent,) = await client.send("orders", b"x")
+    await client.receive("orders")
+    reader = await rig.client(await rig.accounts.create_role_key("admin", None, ["read"], ["orders"], 1))
+
+    whole, restricted = [(await history(rig, each, sent)).events for each in (client, reader)]
+
+    # The receive is in a row without the record that gives the client its number: the core has the client.
+    actors = [event.actor for event in whole]
+    assert actors[0] is not None
+    assert actors[0].secret_id.startswith("AKID")
+    assert actors[0].host
+    assert actors == [actors[0]] * 2
+    assert [event.actor for event in restricted] == [structs.replace(actors[0], host="", stated_by="")] * 2
 
 
 @pytest.mark.parametrize(

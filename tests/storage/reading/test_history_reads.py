@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cmqd_reading.life_events import unnamed_number
 from cmqd_segment.manifest import read_manifest
+from cmqd_segment.records import ActorSeen, MessagesReceived, MessagesReleased
+from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeKind
 from support.storage.log_rig import NOW_MS, LogRig, OpenProcess, deleted
 
@@ -66,6 +69,31 @@ async def test_segments_that_do_not_name_the_message_are_left_out(open_process: 
         (LifeKind.ROWS_MISSING, lsns[1], lsns[1]),
         (LifeKind.DELETED, 0, 0),
     ]
+
+
+async def test_clients_of_sealed_rows_are_found_in_the_tables_of_their_segments(open_process: OpenProcess) -> None:
+    rig = await open_process()
+    worker = Actor("owner", "AKID", "worker-2", "10.0.0.2")
+    rig.log.append([ActorSeen(7, worker)], [], NOW_MS)
+    await rig.commit()
+    await rig.store(1, 0, 1)
+    received = MessagesReceived(1, [0, 1], 5, NOW_MS, NOW_MS + 1000, actors=[7])
+    rig.log.append([received], [], NOW_MS)
+    await rig.commit()
+    await rig.log.seal_now()
+    rig.log.append([MessagesReleased(1, [5, 1], True, actors=[8])], [], NOW_MS)
+    await rig.commit()
+
+    answer = await rig.log.read_history(1000)
+
+    assert answer.history is not None
+    assert [None if event.actor is None else unnamed_number(event.actor) for event in answer.history.events] == [
+        None,
+        7,
+        8,
+    ]
+    # The core knows the clients of rows that are not sealed.
+    assert answer.actors == {7: worker}
 
 
 def damage_side_file(folder: Path, number: int) -> None:
