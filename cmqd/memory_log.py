@@ -16,6 +16,7 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import (
     ROW_BYTES,
     CommitFigures,
+    FoundRows,
     HeldCheckpoint,
     HistoryAnswer,
     LogState,
@@ -40,7 +41,7 @@ from cmqd_reading.history_search import (
 )
 from cmqd_reading.life_events import unnamed
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.manifest import SourceName, StandingPinEntry
+from cmqd_segment.manifest import SourceName, StandingPinEntry, merge_ranges, ranges_between
 from cmqd_segment.published import published_message
 from cmqd_segment.records import (
     AnyRecord,
@@ -84,6 +85,7 @@ class MemoryDisk:
         self.checkpoints: list[list[AnyPart]] = []
         """Complete checkpoints, the newest last: two, and those that are held."""
         self.log_id = ""
+        self.dropped: list[tuple[int, int]] = []
         self.standing_pins: Sequence[StandingPinEntry] = ()
         self.segments: list[SegmentReport] = []
         self.messages: dict[int, dict[int, StoredMessage]] = {}
@@ -474,6 +476,7 @@ class MemoryLog:
         for segment in list(disk.segments):
             if segment.number in numbers and segment.last_lsn <= covered:
                 gone.append(segment.number)
+                disk.dropped = merge_ranges([*disk.dropped, (segment.first_lsn, segment.last_lsn)])
                 disk.segments.remove(segment)
                 disk.rows = [row for row in disk.rows if not segment.first_lsn <= row.lsn <= segment.last_lsn]
                 for queue_id, first, stop in segment.queues:
@@ -494,10 +497,10 @@ class MemoryLog:
         """See ``Segments``."""
         return self.disk.log_id
 
-    async def start_of(self, lsn: int) -> str:
+    async def find_rows(self, lsn: int, above: int) -> FoundRows:
         """See ``Segments``. Starts have no numbers here."""
         self._check()
-        return ""
+        return FoundRows("", ranges_between(self.disk.dropped, above, lsn))
 
     async def hold_checkpoint(self) -> HeldCheckpoint | None:
         """See ``Segments``."""

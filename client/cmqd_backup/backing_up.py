@@ -32,6 +32,8 @@ class Copied(NamedTuple):
     """The result of a run."""
 
     run: Run
+    after_lsn: int | None
+    """The newest row of the run before; None of the first run."""
     new_files: int
     new_bytes: int
 
@@ -89,7 +91,7 @@ def back_up(
         manifest=manifest,
     )
     write_run(store, run)
-    return Copied(run, copied.files, copied.bytes)
+    return Copied(run, None if newest is None else newest.last_lsn, copied.files, copied.bytes)
 
 
 def _manifest_upto(held: Held) -> Manifest:

@@ -95,6 +95,7 @@ async def _copied(wanted: Wanted, out: Out) -> Copied:
                 start=pin.start,
                 time=pin.time,
                 every=wanted.every_ms / 1000,
+                after=copied.after_lsn,
             )
             for first, last in standing.gaps:
                 out(f"gap: rows {first} to {last} were reclaimed before a run had them")

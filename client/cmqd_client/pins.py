@@ -50,8 +50,7 @@ class StandingPin(msgspec.Struct, frozen=True):
     """The server keeps the rows above the row of the call."""
 
     gaps: list[tuple[int, int]]
-    """Ranges (first row, last row) that were reclaimed since the call before, although no call had told that they were
-    copied. After a start of the server a range may be of rows that the copy has."""
+    """Ranges (first row, last row) between the copy before and this one that were reclaimed before they were copied."""
     limit: timedelta
     """The rows are kept so long without a further call."""
     request_id: int
@@ -96,7 +95,15 @@ class Pins:
         return Done((await self._channel.ask(operations.RELEASE_PIN, pin_id)).request_id)
 
     async def set_standing(
-        self, name: str, *, log_id: str, lsn: int, start: str, time: datetime | float, every: Duration
+        self,
+        name: str,
+        *,
+        log_id: str,
+        lsn: int,
+        start: str,
+        time: datetime | float,
+        every: Duration,
+        after: int | None = None,
     ) -> StandingPin:
         """Tell the server the newest row that a backup has copied; the first call of a name makes the standing pin.
 
@@ -107,13 +114,14 @@ class Pins:
             start: number of the start that wrote the row.
             time: broker time of the pin.
             every: interval of the copies, 1 s to 24 h: a copy of three intervals ago is reported as too old.
+            after: the newest row of the copy before; None = this copy is the first.
 
         Raises:
             InvalidArgument: the row is not of the server's log, is newer than its newest row, or is older than the row
                 that was told before; or there are too many names.
         """
         times = to_moment_ms(time, "time", "pin.time"), to_ms(every, "every")
-        reply = await self._channel.ask(operations.SET_STANDING_PIN, name, log_id, lsn, start, *times)
+        reply = await self._channel.ask(operations.SET_STANDING_PIN, name, log_id, lsn, start, *times, after)
         return converted(StandingPin, reply)
 
     async def delete_standing(self, name: str) -> Done:

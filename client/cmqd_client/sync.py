@@ -785,13 +785,23 @@ class Pins(Synchronous[AsyncPins]):
         return self.portal.call(lambda: self.asynchronous.release(pin_id))
 
     def set_standing(
-        self, name: str, *, log_id: str, lsn: int, start: str, time: datetime | float, every: Duration
+        self,
+        name: str,
+        *,
+        log_id: str,
+        lsn: int,
+        start: str,
+        time: datetime | float,
+        every: Duration,
+        after: int | None = None,
     ) -> StandingPin:
         """Tell the server the newest row that a backup has copied; the first call of a name makes the standing pin.
         See :meth:`AsyncPins.set_standing`.
         """
         return self.portal.call(
-            lambda: self.asynchronous.set_standing(name, log_id=log_id, lsn=lsn, start=start, time=time, every=every)
+            lambda: self.asynchronous.set_standing(
+                name, log_id=log_id, lsn=lsn, start=start, time=time, every=every, after=after
+            )
         )
 
     def delete_standing(self, name: str) -> Done:

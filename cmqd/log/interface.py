@@ -29,6 +29,7 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import (
     CommitFigures,
     EngineStatus,
+    FoundRows,
     HeldCheckpoint,
     HistoryAnswer,
     LogState,
@@ -228,8 +229,11 @@ class Segments(Protocol):
         """Identity of a log that outlives the process, else empty."""
         ...
 
-    async def start_of(self, lsn: int) -> str:
-        """Return the number of the start that wrote a row; empty if it is not known any more. Raises LogFailed."""
+    async def find_rows(self, lsn: int, above: int) -> FoundRows:
+        """Return the start that wrote row ``lsn``, and the reclaimed rows above ``above`` up to ``lsn``.
+
+        Raises LogFailed.
+        """
         ...
 
     async def hold_checkpoint(self) -> HeldCheckpoint | None:

@@ -242,6 +242,15 @@ class SegmentReport(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return zip(numbers[0::3], numbers[1::3], numbers[2::3], strict=True)
 
 
+class FoundRows(msgspec.Struct, frozen=True, array_like=True):
+    """The origin of a row, and the reclaimed rows before it."""
+
+    start: str
+    """Number of the start that wrote the row; empty if it is not known any more."""
+    reclaimed: list[tuple[int, int]]
+    """Ranges (first LSN, last LSN), ascending; at most 100, of which the last may span several."""
+
+
 class HeldCheckpoint(msgspec.Struct, frozen=True, array_like=True):
     """A checkpoint that stays until it is released, for a copy of the log."""
 

@@ -23,6 +23,7 @@ import msgspec
 
 from cmqd.log.values import (
     EngineStatus,
+    FoundRows,
     HeldCheckpoint,
     HistoryAnswer,
     LogState,
@@ -117,11 +118,14 @@ class ReleaseCheckpoint(Head, frozen=True, tag=17):
     number: int
 
 
-class FindStart(Head, frozen=True, tag=18):
-    """Find the start that wrote a row. Answered ``StartFound``."""
+class FindRows(Head, frozen=True, tag=18):
+    """Find the start that wrote row ``lsn``, and the reclaimed rows above ``above`` up to ``lsn``. Answered
+    ``RowsFound``.
+    """
 
     request_id: int
     lsn: int
+    above: int
 
 
 class KeepStandingPins(Head, frozen=True, tag=19):
@@ -312,11 +316,11 @@ class CheckpointHeld(Head, frozen=True, tag=38):
     checkpoint: HeldCheckpoint | None
 
 
-class StartFound(Head, frozen=True, tag=39):
-    """Answer to ``FindStart``: the number of the start, empty if the manifest does not have it any more."""
+class RowsFound(Head, frozen=True, tag=39):
+    """Answer to ``FindRows``."""
 
     request_id: int
-    number: str
+    rows: FoundRows
 
 
 class HistoryFound(Head, frozen=True, tag=52):
@@ -455,7 +459,7 @@ AnyHead: TypeAlias = (
     | DescribeActive
     | HoldCheckpoint
     | ReleaseCheckpoint
-    | FindStart
+    | FindRows
     | KeepStandingPins
     | Close
     | SegmentNames
@@ -482,7 +486,7 @@ AnyHead: TypeAlias = (
     | ActiveSegment
     | HistoryFound
     | CheckpointHeld
-    | StartFound
+    | RowsFound
     | Accounts
     | Closed
     | Failed

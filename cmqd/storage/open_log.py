@@ -48,7 +48,7 @@ from cmqd.storage.writing.sealer import Sealer, truncate_wal
 from cmqd.storage.writing.side_files import SideFiles
 from cmqd.storage.writing.wal_filling import Filling
 from cmqd.storage.writing.writer import Writer
-from cmqd_segment.manifest import SegmentState, StandingPinEntry, start_of, sync_folder
+from cmqd_segment.manifest import SegmentState, StandingPinEntry, sync_folder
 from cmqd_segment.schema import PAGE_BYTES, Origin
 
 PREPARE_RETRY_SECONDS = 1.0
@@ -441,10 +441,6 @@ class OpenLog:
         """End a hold."""
         if superseded := self.checkpoints.release(number):
             self._start(self.checkpoints.remove_superseded(superseded))
-
-    def start_of(self, lsn: int) -> str:
-        """Return the number of the start that wrote a row, empty if the manifest does not have it any more."""
-        return start_of(self.catalog.starts, lsn)
 
     async def keep_standing_pins(self, request_id: int, pins: list[StandingPinEntry]) -> None:
         """Replace the standing pins of the folder. A new time alone becomes durable with a later manifest."""

@@ -200,8 +200,8 @@ class StorageService:
                 self.log.hold_checkpoint(request_id)
             case ipc.ReleaseCheckpoint(number):
                 self.log.release_checkpoint(number)
-            case ipc.FindStart(request_id, lsn):
-                self._control.send(ipc.StartFound(request_id, self.log.start_of(lsn)))
+            case ipc.FindRows(request_id, lsn, above):
+                self._control.send(ipc.RowsFound(request_id, self.log.catalog.find_rows(lsn, above)))
             case ipc.KeepStandingPins(request_id, pins):
                 self._start(self.log.keep_standing_pins(request_id, pins))
             case ipc.CommitsWanted(by_loop, is_full):

@@ -1186,6 +1186,8 @@ class SetStandingPin(Request, frozen=True, tag=179):
     """``LogPinned.time_ms``: the broker time of the copy."""
     every_ms: Unsigned
     """Interval of the copies, 1 s to 24 h: for the alert about a copy that is too old."""
+    after_lsn: Unsigned | None = None
+    """The newest row of the copy before; None = this copy is the first."""
 
 
 class DeleteStandingPin(Request, frozen=True, tag=180):
@@ -1319,8 +1321,8 @@ class StandingPinSet(Reply, frozen=True, tag=250):
     """The broker keeps the rows above the row of the request."""
 
     gaps: list[tuple[int, int]]
-    """Ranges (first LSN, last LSN) of rows that were reclaimed before a call told that they were copied, since the call
-    before this one; at most 100, of which the last may span several."""
+    """Ranges (first LSN, last LSN) of rows between the two copies that were reclaimed before the second; at most 100,
+    of which the last may span several."""
     limit_ms: int
     """The rows are kept so long without a further call."""
 

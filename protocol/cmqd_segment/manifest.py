@@ -328,3 +328,15 @@ def merge_ranges(covered: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((first, last))
     return merged
+
+
+MAX_RANGES = 100
+"""Ranges of rows in an answer about the log."""
+
+
+def ranges_between(merged: Sequence[tuple[int, int]], above: int, upto: int) -> list[tuple[int, int]]:
+    """Return the parts of merged ranges with rows above ``above`` up to ``upto``; beyond ``MAX_RANGES`` the last part
+    spans the rest.
+    """
+    parts = [(max(first, above + 1), min(last, upto)) for first, last in merged if last > above and first <= upto]
+    return parts if len(parts) <= MAX_RANGES else [*parts[: MAX_RANGES - 1], (parts[MAX_RANGES - 1][0], parts[-1][1])]

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from cmqd.log.log_errors import LogFailed
-from cmqd.log.values import ROW_BYTES
+from cmqd.log.values import ROW_BYTES, FoundRows
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.manifest import StandingPinEntry
 from cmqd_segment.records import (
@@ -535,9 +535,14 @@ async def test_a_held_checkpoint_and_the_rows_behind_it_stay_until_the_last_rele
     assert await rig.log.drop_segments([segment.number], 0) == []
     rig.log.release_checkpoint(held.number)
     assert await rig.log.drop_segments([segment.number], 0) == [segment.number]
+    first_lsn, last_lsn = segment.first_lsn, segment.last_lsn
+    assert (await rig.log.find_rows(last_lsn, 0)).reclaimed == [(first_lsn, last_lsn)]
     await place.crash(rig.log)
     again = await open_rig()
     assert [part.lsn for part in again.parts if isinstance(part, CheckpointHeader)] == [newest]
+    assert (await again.log.find_rows(last_lsn + 5, last_lsn - 1)).reclaimed == [(last_lsn, last_lsn)]
+    assert (await again.log.find_rows(first_lsn, first_lsn - 1)).reclaimed == [(first_lsn, first_lsn)]
+    assert (await again.log.find_rows(last_lsn + 5, last_lsn)).reclaimed == []
 
 
 async def test_a_checkpoint_that_was_held_at_a_crash_is_superseded_like_any_other(
@@ -579,16 +584,16 @@ async def test_standing_pins_outlive_a_crash(open_rig: OpenRig, place: Place) ->
 async def test_rows_of_two_starts_have_two_numbers(open_rig: OpenRig, place: Place) -> None:
     rig = await open_rig()
     before = await rig.store(1, 0, 1)
-    number = await rig.log.start_of(before)
+    number = (await rig.log.find_rows(before, before)).start
     await rig.log.close()
 
     again = await open_rig()
     after = await again.store(1, 1, 1)
 
-    assert await again.log.start_of(before) == number
+    assert await again.log.find_rows(before, 0) == FoundRows(number, [])
     # A log in memory has no numbers of starts.
-    assert (await again.log.start_of(after) != number) == bool(number)
-    assert await again.log.start_of(0) == ""
+    assert ((await again.log.find_rows(after, 0)).start != number) == bool(number)
+    assert await again.log.find_rows(0, 0) == FoundRows("", [])
     assert again.log.log_id == rig.log.log_id
 
 

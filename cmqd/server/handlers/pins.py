@@ -78,7 +78,7 @@ class PinRequests:
             else:
                 pin.checkpoint = held
             await log.seal_now()
-            start = await log.start_of(pin.lsn)
+            rows = await log.find_rows(pin.lsn, pin.lsn)
         except BaseException:
             pins.end(pin.pin_id)
             raise
@@ -94,7 +94,7 @@ class PinRequests:
             pin.pin_id,
             log.log_id,
             pin.lsn,
-            start,
+            rows.start,
             time_ms,
             checkpoint,
             checkpoint_lsn,
@@ -186,19 +186,20 @@ class PinRequests:
                 value=request.lsn,
                 limit=f"at most {newest}",
             )
-        start = await log.start_of(request.lsn)
+        above = request.lsn if request.after_lsn is None else request.after_lsn
+        rows = await log.find_rows(request.lsn, above)
         # An empty number is of rows from before the oldest start that the manifest keeps.
-        if start and request.start != start:
+        if rows.start and request.start != rows.start:
             raise InvalidArgument(
                 f"row {request.lsn} of the copy was written by start {shown(request.start)}, and the broker's by start"
-                f" {start!r}: the log went two ways from an older state; begin a new backup",
+                f" {rows.start!r}: the log went two ways from an older state; begin a new backup",
                 field="start",
                 value=request.start,
-                limit=start,
+                limit=rows.start,
             )
-        gaps = self.pins.copied(request.name, request.lsn, request.pinned_ms, request.every_ms)
+        self.pins.copied(request.name, request.lsn, request.pinned_ms, request.every_ms)
         await log.keep_standing_pins(self.pins.entries())
-        self._answer(client, wire.StandingPinSet(request.request_id, gaps, STANDING_LIMIT_MS))
+        self._answer(client, wire.StandingPinSet(request.request_id, rows.reclaimed, STANDING_LIMIT_MS))
 
     @handles(wire.DeleteStandingPin)
     def delete_standing_pin(self, client: Client, request: wire.DeleteStandingPin) -> None:

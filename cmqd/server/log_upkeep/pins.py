@@ -23,7 +23,7 @@ from cmqd.log.interface import Log, Segments
 from cmqd.log.values import HeldCheckpoint, SegmentReport
 from cmqd.server.broker_logger import get_logger
 from cmqd.server.part import part
-from cmqd_segment.manifest import StandingPinEntry, merge_ranges
+from cmqd_segment.manifest import StandingPinEntry
 from cmqd_types.pins import StandingPinInfo
 
 PIN_LIFE_MS: Final = 300_000
@@ -32,7 +32,6 @@ MAX_PINS: Final = 16
 MAX_STANDING_PINS: Final = 16
 STANDING_LIMIT_MS: Final = 86_400_000
 """Time without a call for which a standing pin holds rows: a backup that stopped must not fill the disk."""
-MAX_GAPS: Final = 100
 
 _log = get_logger()
 
@@ -60,10 +59,8 @@ class StandingPin(msgspec.Struct):
     every_ms: int
     copied_lsn: int | None = None
     """The newest row of the copy; None = not told since the start."""
-    new_gaps: list[tuple[int, int]] = []
-    """Ranges of rows that were dropped too early since the last call."""
-    told_gaps: list[tuple[int, int]] = []
-    """Ranges that the reply to the last call told. A repeat of that call, with the same row, is told them again."""
+    has_gap: bool = False
+    """A segment was dropped too early since the last call."""
     gaps_total: int = 0
     """Segments that were dropped too early since the start."""
 
@@ -117,15 +114,15 @@ class Pins:
             self.end(pin.pin_id)
 
     def dropped(self, segment: SegmentReport) -> None:
-        """Note for each backup that lacks rows of a dropped segment that its copies have a gap."""
+        """Count a gap of each backup that lacks rows of a dropped segment."""
         for pin in self._standing.values():
             if not pin.lacks(segment.last_lsn):
                 continue
-            first_lsn = max(segment.first_lsn, (pin.copied_lsn or 0) + 1)
-            if not pin.new_gaps:
+            if not pin.has_gap:
                 # One line until the next call: a backup that stopped has a gap with each segment.
+                first_lsn = max(segment.first_lsn, (pin.copied_lsn or 0) + 1)
                 _log.warning("standing_pin_gap", name=pin.name, first_lsn=first_lsn, last_lsn=segment.last_lsn)
-            pin.new_gaps = _bounded([*pin.new_gaps, (first_lsn, segment.last_lsn)])
+            pin.has_gap = True
             pin.gaps_total += 1
 
     # A copy
@@ -184,8 +181,8 @@ class Pins:
             for pin in self._standing.values()
         ]
 
-    def copied(self, name: str, lsn: int, pinned_ms: int, every_ms: int) -> list[tuple[int, int]]:
-        """Take the row that a backup has copied, and return the gaps that the backup must know of.
+    def copied(self, name: str, lsn: int, pinned_ms: int, every_ms: int) -> None:
+        """Take the row that a backup has copied.
 
         The first call of a name makes the standing pin.
 
@@ -212,16 +209,12 @@ class Pins:
                 value=lsn,
                 limit=f"at least {pin.copied_lsn}",
             )
-        # A repeat of a call whose reply was lost has the same row, and must be told the same gaps.
-        kept = pin.told_gaps if lsn == pin.copied_lsn else []
-        pin.told_gaps = _bounded([*kept, *pin.new_gaps])
-        pin.new_gaps = []
+        pin.has_gap = False
         pin.copied_lsn = lsn
         pin.called_ms = now_ms
         pin.every_ms = every_ms
         # Broker time was slewed or is of another start: never a copy of the future, which would look fresh for long.
         pin.copied_ms = min(pinned_ms, now_ms)
-        return pin.told_gaps
 
     def forget(self, name: str) -> None:
         """Delete a standing pin.
@@ -238,9 +231,3 @@ class Pins:
                 limit="the name of a standing pin",
             )
         _log.info("standing_pin_deleted", name=name)
-
-
-def _bounded(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges merged; beyond ``MAX_GAPS`` the last range spans the rest."""
-    merged = merge_ranges(gaps)
-    return merged if len(merged) <= MAX_GAPS else [*merged[: MAX_GAPS - 1], (merged[MAX_GAPS - 1][0], merged[-1][1])]

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from cmqd.log.values import SegmentReport, pack_ranges
+from cmqd.log.values import FoundRows, SegmentReport, pack_ranges
 from cmqd.storage.folder.data_folder import DataFolder
 from cmqd.storage.segments.segment import WritableSegment
 from cmqd_segment.manifest import (
@@ -31,6 +31,9 @@ from cmqd_segment.manifest import (
     StandingPinEntry,
     StartEntry,
     current_format,
+    merge_ranges,
+    ranges_between,
+    start_of,
     write_manifest,
 )
 from cmqd_segment.sparse import SparseIndex
@@ -219,6 +222,12 @@ class Catalog:
             return []
         self.names |= {number: names_by_id[number] for number in queues}
         return [(number, queue.messages, queue.bytes) for number, queue in sorted(queues.items())]
+
+    def find_rows(self, lsn: int, above: int) -> FoundRows:
+        """Return the start that wrote row ``lsn``, and the reclaimed rows above ``above`` up to ``lsn``."""
+        dropping = [(entry.first_lsn, entry.last_lsn) for entry in self.dropping.values() if entry.rows]
+        reclaimed = ranges_between(merge_ranges([*self.dropped, *dropping]), above, lsn)
+        return FoundRows(start_of(self.starts, lsn), reclaimed)
 
     @property
     def sealed_upto(self) -> int:

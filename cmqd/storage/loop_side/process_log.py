@@ -26,6 +26,7 @@ from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.log.values import (
     CommitFigures,
     EngineStatus,
+    FoundRows,
     HeldCheckpoint,
     HistoryAnswer,
     LogState,
@@ -373,9 +374,9 @@ class StorageProcessLog:
         """See ``Segments``."""
         return self._log_id
 
-    async def start_of(self, lsn: int) -> str:
+    async def find_rows(self, lsn: int, above: int) -> FoundRows:
         """See ``Segments``."""
-        return await self._request(lambda request_id: ipc.FindStart(request_id, lsn))
+        return await self._request(lambda request_id: ipc.FindRows(request_id, lsn, above))
 
     async def hold_checkpoint(self) -> HeldCheckpoint | None:
         """See ``Segments``."""
@@ -446,7 +447,7 @@ class StorageProcessLog:
                 ipc.Answered(request_id, answer)
                 | ipc.ActiveSegment(request_id, answer)
                 | ipc.CheckpointHeld(request_id, answer)
-                | ipc.StartFound(request_id, answer)
+                | ipc.RowsFound(request_id, answer)
                 | ipc.HistoryFound(request_id, answer)
             ):
                 self._answered(request_id, answer)
