@@ -114,6 +114,35 @@ def test_without_waiting_receives_the_page_shows_how_to_wait(account: Account, v
     expect(page.get_by_role("tab", name="Waiting receives")).to_be_focused()
 
 
+def test_consumers_are_listed_by_name_with_their_messages_and_failures(account: Account, visits: Visits):
+    account.client.create_queue("jobs")
+    account.client.create_queue("others")
+    address = parse_address(account.broker.server.url)
+    key = f"{account.key.secret_id}:{account.key.secret_key}"
+    with sync.connect(f"cmq://{key}@{address.host}:{address.port}", name="worker@web-3") as worker:
+        for number in range(3):
+            worker.queue("jobs").send(b"%d" % number)
+        worker.queue("jobs").receive(3)[0].release()
+        worker.queue("others").receive(wait=0)
+
+        page = visits.sign_in(account.key, "connections?tab=consumers")
+        rows = page.locator("tbody tr")
+        expect(rows).to_have_count(2)
+        row = rows.filter(has_text="jobs")
+        expect(row).to_contain_text("worker@web-3")
+        expect(row).to_contain_text("127.0.0.1")
+        expect(row.locator("td").nth(3)).to_have_text("2")
+        expect(row.locator("td").last).to_have_text("1")
+        page.get_by_role("searchbox").fill("OTHERS")
+        expect(rows).to_have_count(1)
+        expect(rows).to_contain_text("none")
+
+        page.goto(re.sub(r"\?.*", "", page.url) + "?tab=consumers&queue=jobs")
+        expect(rows).to_have_count(1)
+        page.get_by_role("button", name=re.compile("Show the consumers of all queues")).click()
+        expect(rows).to_have_count(2)
+
+
 @contextmanager
 def a_tcp_client(account: Account, client_id: str) -> Generator[None]:
     """A program of CMQ's TCP protocol that has logged in and waits for a message."""
@@ -170,7 +199,7 @@ def test_admin_sees_the_connections_of_all_accounts(admin_page: Page, account: A
     expect(admin_page.locator("tbody tr").first).to_contain_text(account.name)
 
 
-@pytest.mark.parametrize("path", ["connections", "connections?tab=waiting"])
+@pytest.mark.parametrize("path", ["connections", "connections?tab=waiting", "connections?tab=consumers"])
 def test_on_a_phone_nothing_is_wider_than_the_window(account: Account, visits: Visits, path: str):
     account.client.create_queue("a-queue-with-a-rather-long-name-for-a-telephone")
     with waiting(account.client, "a-queue-with-a-rather-long-name-for-a-telephone"):

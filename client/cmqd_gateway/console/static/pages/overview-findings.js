@@ -75,7 +75,10 @@ function subject({ code, names = {} }) {
   const prefix = isOwn ? '' : `${names.account}: `;
   if (names.queue) {
     const page = QUEUE_CODES.has(code) ? (code === 'half_used_up' ? 'half-messages' : 'dead-letters') : null;
-    const address = page ? href(page, { queue: names.queue }) : href(`queues/${segment(names.queue)}`);
+    const ofQueue = page ? href(page, { queue: names.queue }) : href(`queues/${segment(names.queue)}`);
+    // The last consumers tell which program is missing.
+    const address =
+      code === 'no_consumers' && can('manage') ? href('connections', { tab: 'consumers', queue: names.queue }) : ofQueue;
     return [prefix + names.queue, isOwn ? address : null];
   }
   if (names.topic) {

@@ -238,7 +238,9 @@ export function page({ query, update, signal, every }) {
     ...(isAdmin() ? [{ title: t('ui.account'), cell: (row) => row.account }] : []),
     {
       title: t('connections.client'),
-      cell: (row) => html`<span class="client"><span>${row.name || software(row.product)}</span> <code class="peer">${row.peer}</code></span>`,
+      cell: (row) => html`<span class="client"
+        ><span>${software(row.product)}${row.name ? html` <span class="soft">${row.name}</span>` : nothing}</span> <code class="peer">${row.peer}</code></span
+      >`,
     },
     { title: t('ui.key'), cell: keyOf },
     { title: t('connections.connection'), align: 'end', cell: (row) => row.connection },
@@ -260,7 +262,8 @@ export function page({ query, update, signal, every }) {
       title: t('connections.consumer'),
       cell: (row) => html`<span class="client"
         ><span>${row.name || html`<span class="soft">${t('connections.not-stated')}</span>`}</span>
-        <code class="peer" title=${row.stated_by ? t('connections.stated-by', { peer: row.stated_by }) : ''}>${row.host}</code></span
+        <code class="peer">${row.host}</code>
+        ${row.stated_by ? html`<span class="soft">${t('connections.stated-by', { peer: row.stated_by })}</span>` : nothing}</span
       >`,
     },
     { title: t('ui.key'), cell: keyOf },
