@@ -11,11 +11,10 @@ import stat
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import structs
 
-from cmqd_backup.accounts_content import keys_in
 from cmqd_backup.copying import Pace, check, copy_in
 from cmqd_backup.holds import Held
 from cmqd_backup.refusals import Refused
@@ -23,9 +22,7 @@ from cmqd_backup.row_times import RowTime, checkpoint_time, row_times
 from cmqd_backup.runs import Run, Runs, StoredFile, stored_accounts, stored_checkpoint, stored_segment, write_run
 from cmqd_backup.stores import Store
 from cmqd_backup.timeline import missing_ranges
-from cmqd_segment.manifest import MANIFEST_NAME, CheckpointEntry, Manifest, SegmentState, start_of
-
-ACCOUNTS_FILE: Final = "accounts.json"
+from cmqd_segment.manifest import MANIFEST_FORMAT, MANIFEST_NAME, CheckpointEntry, Manifest, SegmentState, start_of
 
 
 class Copied(NamedTuple):
@@ -42,7 +39,7 @@ def back_up(
     held: Held,
     store: Store,
     *,
-    with_secrets: bool,
+    read_accounts: Callable[[], bytes] | None,
     pace: Pace,
     wall_ms: Callable[[], int],
     out: Callable[[str], object],
@@ -52,7 +49,7 @@ def back_up(
     Args:
         held: the folder.
         store: the place of the backup.
-        with_secrets: copy the accounts file.
+        read_accounts: returns the accounts of this moment, checked; None: leave them out.
         pace: of the copy.
         wall_ms: the wall clock.
         out: gets lines for the operator.
@@ -77,7 +74,7 @@ def back_up(
     manifest = structs.replace(manifest, checkpoints=checkpoints)
     for entry in checkpoints:
         copied.take(entry.file, stored_checkpoint(entry))
-    accounts = copied.take_accounts(number) if with_secrets else None
+    accounts = None if read_accounts is None else copied.take_accounts(read_accounts(), number)
     last = _clock_at_end(held, manifest)
     run = Run(
         number=number,
@@ -120,6 +117,9 @@ def _manifest_upto(held: Held) -> Manifest:
         raise Refused(f"no checkpoint of {held.folder} covers the rows that were reclaimed")
     return structs.replace(
         manifest,
+        # A restored folder is a log of its own, also if this one is a cache.
+        format=manifest.format if manifest.cache_of is None else MANIFEST_FORMAT,
+        cache_of=None,
         clean=True,
         boot_id="",
         segments=segments,
@@ -168,14 +168,8 @@ class _Copies:
         self.files += 1
         self.bytes += file.bytes
 
-    def take_accounts(self, number: int) -> StoredFile:
-        """Have the accounts of this moment in the backup. Raises Refused, OSError."""
-        try:
-            content = (self._folder / ACCOUNTS_FILE).read_bytes()
-        except FileNotFoundError:
-            raise Refused(f"{self._folder} has no {ACCOUNTS_FILE}; --without-secrets leaves the file out") from None
-        # A file that a restore would refuse is refused now.
-        keys_in(content)
+    def take_accounts(self, content: bytes, number: int) -> StoredFile:
+        """Have accounts in the backup. Raises Refused, OSError."""
         file = stored_accounts(content, number)
         if self._accounts is not None and self._accounts.sha256 == file.sha256:
             file = self._accounts

@@ -112,6 +112,12 @@ def _backup_parser() -> argparse.ArgumentParser:
         " no earlier receipt handle is valid",
     )
     parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with the settings of a broker with redundancy: its engine has the accounts",
+    )
+    parser.add_argument(
         "--end",
         action="store_true",
         help="make no run: the broker keeps nothing for the runs of this backup any more",
@@ -131,6 +137,7 @@ def _run_backup(chosen: argparse.Namespace) -> int:
         keep_ms=chosen.keep,
         rate=chosen.rate,
         with_secrets=not chosen.without_secrets,
+        config=chosen.config,
     )
     if chosen.end:
         asyncio.run(end_standing_pin(wanted))

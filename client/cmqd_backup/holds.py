@@ -23,27 +23,27 @@ class Held(NamedTuple):
 def stopped_folder(folder: Path) -> Held:
     """Return the folder of a stopped broker; the caller has its lock. Raises Refused, OSError."""
     manifest = manifest_of(folder)
+    if manifest.cache_of is not None:
+        raise Refused(
+            f"{folder} is a cache of {manifest.cache_of}, and the engine may have newer rows: make the backup while its"
+            " broker leads the log"
+        )
     if not manifest.clean:
         raise Refused(
-            f"the broker of {folder} did not stop in order, and the newest rows are in files that are not sealed:"
-            " start the broker, and make the backup while it runs"
+            f"the newest rows of {folder} are in files that are not sealed: its broker was killed, or had to stop"
+            " before it had sealed them. Start the broker, and make the backup while it runs"
         )
     return Held(folder, manifest, _last_lsn(folder, manifest))
 
 
 def manifest_of(folder: Path) -> Manifest:
-    """Return the manifest of a folder that is a log of its own. Raises Refused, OSError."""
+    """Return the manifest of a folder. Raises Refused, OSError."""
     try:
         manifest = read_manifest(folder)
     except FileNotFoundError:
         raise Refused(f"{folder} is not a data folder: it has no manifest") from None
     except (ManifestError, NewerFormatError) as error:
         raise Refused(f"{folder} cannot be read: {error}") from error
-    if manifest.cache_of is not None:
-        raise Refused(
-            f"{folder} is a cache of {manifest.cache_of}: its rows are in the engine. Use the backup of PostgreSQL, or"
-            " 'cmqd ha export'"
-        )
     if not manifest.log_id:
         raise Refused(f"{folder} has a log without an id: start its broker once with this version")
     return manifest

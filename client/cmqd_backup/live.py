@@ -70,6 +70,10 @@ async def pinned_folder(client: Client, folder: Path) -> AsyncGenerator[tuple[He
         manifest = await asyncio.to_thread(manifest_of, folder)
         if pin.log_id != manifest.log_id:
             raise Refused(f"the broker that was asked has log {pin.log_id}, and {folder} has log {manifest.log_id}")
+        sealed = {entry.number for entry in manifest.segments if entry.state is SegmentState.SEALED}
+        if not numbers <= sealed:
+            # The addresses of a pair lead to the leader from both machines.
+            raise Refused(f"{folder} is not the folder of the broker that was asked: a standby has no pins")
         yield held_by(pin, numbers, folder, manifest), pin
     finally:
         extending.cancel()

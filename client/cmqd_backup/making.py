@@ -10,9 +10,11 @@ A standing pin is told after the document of the run is written: a run that fail
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from cmqd_backup.accounts_content import accounts_of
 from cmqd_backup.backing_up import Copied, back_up
 from cmqd_backup.copying import Pace
 from cmqd_backup.holds import Held, manifest_of, stopped_folder
@@ -37,11 +39,18 @@ class Wanted(NamedTuple):
     keep_ms: int | None = None
     rate: int = 0
     with_secrets: bool = True
+    config: Path | None = None
+    """Settings of the broker: with redundancy the accounts are in the engine that they name."""
 
 
 async def make_runs(wanted: Wanted, out: Out, complain: Out) -> NoReturn:
-    """Make runs at an interval, for ever. A run that cannot be made is told, and the next one comes in its time."""
+    """Make runs at an interval, for ever. A run that cannot be made is told, and the next one comes in its time.
+
+    Raises Refused, OSError: the folder has no runs at an interval.
+    """
     assert wanted.every_ms is not None
+    if manifest_of(wanted.folder).cache_of is not None:
+        raise Refused(f"{wanted.folder} is a cache of an engine, which keeps no rows for runs at an interval")
     name = standing_name(wanted.store.place)
     out(f"the standing pin of this backup is {name}: the broker keeps the rows between two runs, for up to 24 hours")
     while True:
@@ -57,7 +66,12 @@ async def make_run(wanted: Wanted, out: Out) -> None:
     """Make a run, and remove the runs that are not kept. Raises Refused, OSError."""
     began_s = time.monotonic()
     # Before the store is made: a folder that is refused leaves no trace.
-    manifest_of(wanted.folder)
+    manifest = manifest_of(wanted.folder)
+    if manifest.cache_of is not None and wanted.with_secrets and wanted.config is None:
+        raise Refused(
+            f"{wanted.folder} is a cache of {manifest.cache_of} in an engine, which has the accounts: name the settings"
+            " of its broker with --config, or leave the accounts out with --without-secrets"
+        )
     with wanted.store.locked():
         copied = await _copied(wanted, out)
         run = copied.run
@@ -103,10 +117,11 @@ async def _copied(wanted: Wanted, out: Out) -> Copied:
 
 
 def _back_up(wanted: Wanted, held: Held, out: Out) -> Copied:
+    read_accounts = partial(accounts_of, held, wanted.config) if wanted.with_secrets else None
     return back_up(
         held,
         wanted.store,
-        with_secrets=wanted.with_secrets,
+        read_accounts=read_accounts,
         pace=Pace(wanted.rate),
         wall_ms=wall_ms,
         out=out,

@@ -22,8 +22,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from cmqd_backup.accounts_content import keys_in
-from cmqd_backup.backing_up import ACCOUNTS_FILE
+from cmqd_backup.accounts_content import ACCOUNTS_FILE, keys_in
 from cmqd_backup.copying import copy_out
 from cmqd_backup.cutting import cut_segment
 from cmqd_backup.moments import shown_span, shown_time

@@ -84,7 +84,14 @@ def _add_watching(group: Any, add_settings: AddSettings) -> None:
         " standby leads. A supervisor may start the stopped broker again, as the standby. Exit code 8: nothing was"
         " stopped, or no other broker leads in time.",
     )
-    for command in (check, status, handover):
+    accounts = group.add_parser(
+        "accounts",
+        help="write the accounts of a log into a file",
+        description="Write the accounts of the log, with keys and all other secrets, into a file of the form of"
+        " accounts.json, mode 0600: for 'cmqd restore --accounts'. Changes nothing in the engine.",
+    )
+    accounts.add_argument("file", type=Path, metavar="FILE", help="is replaced")
+    for command in (check, status, handover, accounts):
         add_settings(command, *(("engine_url", "shard", "data") if command is handover else ("engine_url", "shard")))
         command.add_argument("--json", action="store_true", help="print one JSON document")
         command.set_defaults(redundancy="postgresql")
@@ -142,7 +149,7 @@ def run(chosen: argparse.Namespace, settings: Settings) -> int:
             from cmqd.ha import moves
 
             return moves.run_import(settings) if chosen.ha_command == "import" else moves.run_export(settings)
-        case "check" | "status" | "handover":
+        case "check" | "status" | "handover" | "accounts":
             return _watch_over(chosen, settings)
         case other:
             raise ValueError(other)
@@ -168,6 +175,10 @@ def _watch_over(chosen: argparse.Namespace, settings: Settings) -> int:
             from cmqd.ha.postgresql_check import check
 
             return check(database, settings.shard, output, one_address=chosen.one_address)
+        case "accounts":
+            from cmqd.ha.accounts import write_accounts
+
+            return write_accounts(database, settings.shard, chosen.file, output)
         case "status":
             from cmqd.ha.status import status
 

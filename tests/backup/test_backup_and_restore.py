@@ -345,8 +345,10 @@ async def test_folders_that_cannot_be_backed_up_are_refused(log: GrowingLog, bac
     await log.grow(4)
     manifest = read_manifest(log.folder)
     cases = {
-        "did not stop in order": structs.replace(manifest, clean=False),
-        "is a cache of": structs.replace(manifest, format=CACHE_FORMAT, cache_of=CacheOf(manifest.log_id, 0)),
+        "in files that are not sealed": structs.replace(manifest, clean=False),
+        "name the settings of its broker with --config": structs.replace(
+            manifest, format=CACHE_FORMAT, cache_of=CacheOf(manifest.log_id, 0)
+        ),
         "has a log without an id": structs.replace(manifest, log_id=""),
         "rows 1 to 2 are in no file": structs.replace(manifest, segments=manifest.segments[1:]),
         "no checkpoint": structs.replace(manifest, segments=manifest.segments[1:], dropped=[(1, 2)]),

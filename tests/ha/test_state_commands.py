@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
 from cmqd.exit_codes import ExitCode
+from cmqd.ha.accounts import write_accounts
 from cmqd.ha.handover import Handover
 from cmqd.ha.output import Output
 from cmqd.ha.status import status
+from cmqd.server.access.accounts_file import AccountsFile, Key, new_document
+from cmqd.server.redundancy.engine_accounts import encode_accounts
 from cmqd.storage.folder.data_folder import boot_id, locked_folder, process_name
 from support.engine.memory_engine import MemoryDatabase
 
@@ -68,6 +72,36 @@ def run(command: Callable[[Output], ExitCode], *, as_json: bool = False) -> tupl
 def status_of(pair: Pair) -> tuple[ExitCode, dict[str, Any]]:
     code, text = run(lambda output: status(pair.database, 0, output), as_json=True)
     return code, json.loads(text)
+
+
+# ---------------------------------------------------------------------- accounts
+
+
+def test_the_accounts_are_written_into_a_private_file(pair: Pair, tmp_path: Path) -> None:
+    document = new_document(0)
+    gateway_key = Key(secret_id="g", secret_key="k", account="admin", created_ms=0)
+    stored = encode_accounts(structs.replace(document, gateway_key=gateway_key))
+    pair.leader.store_accounts(stored, expected_version=0)
+    (tmp_path / "accounts.json").write_text("old")
+
+    code, text = run(lambda output: write_accounts(pair.database, 0, tmp_path / "accounts.json", output))
+
+    assert (code, "in the clear" in text) == (ExitCode.OK, True)
+    assert AccountsFile(tmp_path).read() == document
+    assert (tmp_path / "accounts.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_accounts_that_cannot_be_had_are_refused(pair: Pair, tmp_path: Path) -> None:
+    def ended() -> tuple[ExitCode, str]:
+        return run(lambda output: write_accounts(pair.database, 0, tmp_path / "accounts.json", output))
+
+    none = ended()
+    pair.leader.store_accounts(b"?", expected_version=0)
+    damaged = ended()
+
+    assert none == (ExitCode.CANNOT_OPEN, "cmqd: the engine has no accounts of shard 0")
+    assert (damaged[0], "the accounts in the engine" in damaged[1]) == (ExitCode.CANNOT_OPEN, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------------- status
