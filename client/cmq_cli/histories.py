@@ -10,6 +10,7 @@ from cmq_cli.output import Output
 from cmq_cli.values import from_ms, printable, show_time
 from cmqd_client.messages.message_ids import printed_id
 from cmqd_reading.life_texts import life_text, place_text
+from cmqd_reading.places import LIVE
 from cmqd_types.histories import LifeEvent, MessageHistory
 
 
@@ -41,9 +42,9 @@ def _show(output: Output, history: MessageHistory) -> None:
         output.warning(f"{history.left_out:,} events in the middle of the history are left out")
     as_of = f"as of row {history.last_lsn} ({show_time(from_ms(history.last_ms))})"
     for place in history.places:
-        if place.state in ("active", "delayed", "in_flight", "half"):
+        if place.state in LIVE:
             output.remark(f"{as_of}: {printed_id(place.message_id)} {place_text(place)} in {place.queue or '-'}")
-    if all(place.state not in ("active", "delayed", "in_flight", "half") for place in history.places):
+    if history.places and not any(place.state in LIVE for place in history.places):
         output.remark(f"{as_of}: in no queue any more")
 
 

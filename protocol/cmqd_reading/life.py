@@ -145,7 +145,7 @@ class Life:
     def feed(self, lsn: int, time_ms: int, records: Sequence[AnyRecord]) -> None:
         """Take the records of a row; rows ascend."""
         self._row, self._stored = records, None
-        self._notes.begin_row(lsn, time_ms)
+        self._notes.begin_row(lsn, time_ms, records)
         self._is_changed = True
         places_of, publishes_of = self._places, self._publishes
         record: Any
@@ -291,6 +291,8 @@ class Life:
     def _actor_of_move(self, origin: Origin | None, message_id: int) -> Actor | None:
         """Return the client that moved a message here or committed it, by the record in the same row."""
         former = self._by_id.get(message_id if origin is None else origin.message_id)
+        if origin is not None and origin.reason == REDRIVE:
+            return None if former is None else former.redriven_by
         for record in self._row:
             if isinstance(record, MessagesDeadLettered | TransactionsEnded) and former is not None:
                 index = index_in(record.positions, former.position)

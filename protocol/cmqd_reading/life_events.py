@@ -1,12 +1,12 @@
 """The events of a life: a bounded list, in which missing rows stand where an event follows; and their names. Pure."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from cmqd_reading.places import Place
 from cmqd_segment.actor_runs import actor_numbers
-from cmqd_segment.records import Runs
+from cmqd_segment.records import Administered, AnyRecord, Runs
 from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeEvent, LifeKind
 
@@ -104,12 +104,13 @@ class LifeNotes:
         self._find_name = find_name
         self._find_actor = find_actor
         self.lsn = self.time_ms = 0
+        self._records: Sequence[AnyRecord] = ()
         self.late: list[str] = []
         """Subscriptions whose late copies of the message are in the row under way."""
 
-    def begin_row(self, lsn: int, time_ms: int) -> None:
+    def begin_row(self, lsn: int, time_ms: int, records: Sequence[AnyRecord]) -> None:
         """Begin a row."""
-        self.lsn, self.time_ms = lsn, time_ms
+        self.lsn, self.time_ms, self._records = lsn, time_ms, records
         self.late.clear()
 
     def name(self, number: int) -> str:
@@ -127,6 +128,18 @@ class LifeNotes:
         if number not in self.actors:
             self.actors[number] = self._find_actor(number)
         return self.actors[number]
+
+    def administrator(self, operation: str) -> Actor | None:
+        """Return the key that made an administrative operation of the row; None if it is not known, or one of several.
+
+        The entry of the audit trail is in the append of the operation's facts.
+        """
+        entries = [one.entry for one in self._records if isinstance(one, Administered)]
+        found = [entry for entry in entries if entry.operation == operation]
+        if len(found) != 1 or self._find_actor is None:
+            return None
+        (entry,) = found
+        return Actor(entry.by_account, entry.secret_id, host=entry.peer.rpartition(":")[0])
 
     def note(self, kind: LifeKind, time_ms: int, **fields: Any) -> None:
         """Add an event of the row under way."""

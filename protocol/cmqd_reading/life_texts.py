@@ -67,18 +67,19 @@ def _in_queue(event: LifeEvent) -> str:
         case LifeKind.DELETED:
             return f"deleted{_by(event)}{_after(event)}"
         case LifeKind.REWOUND:
-            return "rewound: active again"
+            return f"rewound{_by(event)}: active again"
         case LifeKind.DEAD_LETTERED:
             reason = _DEAD.get(event.reason, event.reason) + (f' "{event.text}"' if event.text else "")
             return f"dead letter: {reason}{_by(event)}, after {_receives(event)}; now {printed_id(event.message_id)}"
         case LifeKind.REDRIVEN:
-            return f"redriven from {event.from_queue}; now {printed_id(event.message_id)}"
+            return f"redriven from {event.from_queue}{_by(event)}; now {printed_id(event.message_id)}"
         case LifeKind.EXPIRED:
             return "expired: the retention ended" + _after(event)
         case LifeKind.CLEARED:
-            return "cleared with the queue" + _after(event)
+            return f"cleared with the queue{_by(event)}{_after(event)}"
         case LifeKind.QUEUE_DELETED:
-            return "gone with its queue, which was " + ("unused" if event.reason else "deleted") + _after(event)
+            why = "unused" if event.reason else f"deleted{_by(event)}"
+            return f"gone with its queue, which was {why}{_after(event)}"
         case LifeKind.ROWS_MISSING:
             rows = (
                 f"rows {event.first_lsn} to {event.last_lsn}"

@@ -21,6 +21,7 @@ class Place:
         "position",
         "queue_id",
         "receive_count",
+        "redriven_by",
         "since_ms",
         "state",
         "until_ms",
@@ -37,6 +38,8 @@ class Place:
         self.lease = NO_LEASE
         self.actor: Actor | None = None
         """The client of the receive under way."""
+        self.redriven_by: Actor | None = None
+        """The key that started the redrive of the queue."""
         self.receive_count: int | None = 0
         """None: rows are missing, and may have held receives."""
         self.is_known = True

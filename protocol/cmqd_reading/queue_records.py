@@ -19,11 +19,13 @@ from cmqd_segment.records import (
     QueueCleared,
     QueueDeleted,
     QueueRewound,
+    RedriveStarted,
     TransactionsChecked,
     TransactionsEnded,
     TransactionsUndecided,
     VisibilityChanged,
 )
+from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeKind
 
 # ---------------------------------------------------------------- leases
@@ -114,11 +116,15 @@ def _undecided(notes: LifeNotes, record: TransactionsUndecided, place: Place) ->
 
 def _cut(notes: LifeNotes, record: QueueCleared | MessagesExpired, place: Place) -> None:
     if place.position < record.floor:
-        _end(notes, place, LifeKind.CLEARED if isinstance(record, QueueCleared) else LifeKind.EXPIRED)
+        if isinstance(record, QueueCleared):
+            _end(notes, place, LifeKind.CLEARED, actor=notes.administrator("clear_queue"))
+        else:
+            _end(notes, place, LifeKind.EXPIRED)
 
 
 def _queue_deleted(notes: LifeNotes, record: QueueDeleted, place: Place) -> None:
-    _end(notes, place, LifeKind.QUEUE_DELETED, record.reason)
+    actor = None if record.reason else notes.administrator("delete_queue")
+    _end(notes, place, LifeKind.QUEUE_DELETED, record.reason, actor)
 
 
 def _leave(notes: LifeNotes, place: Place, kind: LifeKind, time_ms: int, **fields: Any) -> None:
@@ -126,10 +132,15 @@ def _leave(notes: LifeNotes, place: Place, kind: LifeKind, time_ms: int, **field
     place.become(kind, time_ms)
 
 
-def _end(notes: LifeNotes, place: Place, kind: LifeKind, reason: str = "") -> None:
+def _redrive_started(notes: LifeNotes, record: RedriveStarted, place: Place) -> None:
+    if place.position < record.stop_position:
+        place.redriven_by = notes.administrator("start_redrive")
+
+
+def _end(notes: LifeNotes, place: Place, kind: LifeKind, reason: str = "", actor: Actor | None = None) -> None:
     """End the life by a record that names all messages of a range."""
     if place.is_live:
-        _leave(notes, place, kind, notes.time_ms, reason=reason, is_certain=place.is_known)
+        _leave(notes, place, kind, notes.time_ms, reason=reason, is_certain=place.is_known, actor=actor)
     place.can_return = False
 
 
@@ -139,7 +150,8 @@ def _rewound(notes: LifeNotes, record: QueueRewound, place: Place) -> None:
         return
     # A record without its floor leaves open whether the message was still rewindable.
     is_certain = place.is_known and record.rewind_floor >= 0
-    notes.note_at(place, LifeKind.REWOUND, record.rewound_ms, is_certain=is_certain)
+    actor = notes.administrator("rewind_queue")
+    notes.note_at(place, LifeKind.REWOUND, record.rewound_ms, is_certain=is_certain, actor=actor)
     place.become("active", record.rewound_ms)
     place.is_known = is_certain
     place.receive_count = 0 if is_certain else None
@@ -165,6 +177,7 @@ OF_QUEUES: Final[dict[type, Callable[[LifeNotes, Any, Place], None]]] = {
     QueueCleared: _cut,
     QueueDeleted: _queue_deleted,
     QueueRewound: _rewound,
+    RedriveStarted: _redrive_started,
     TransactionsChecked: _checked,
     TransactionsEnded: _decided,
     TransactionsUndecided: _undecided,

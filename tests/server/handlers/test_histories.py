@@ -173,6 +173,27 @@ async def test_clients_are_told_and_their_hosts_to_keys_without_restriction(rig:
     assert [event.actor for event in restricted] == [structs.replace(actors[0], host="", stated_by="")] * 2
 
 
+async def test_keys_of_administrative_operations_are_told(rig: ServerRig) -> None:
+    client = await rig.client()
+    ids, (_, handle) = await dead_lettered(client)
+    await client.expect(wire.HandlesDone, wire.ReleaseMessages, "dead", [handle])
+    await client.expect(wire.RedriveStatus, wire.StartRedrive, "dead")
+    await client.settle()
+    await client.expect(wire.Done, wire.ClearQueue, "orders")
+    (other,) = await client.send("orders", b"x")
+    await client.expect(wire.Done, wire.DeleteQueue, "orders")
+
+    redriven, gone = [(await history(rig, client, each)).events for each in (ids[0], other)]
+
+    assert [event.kind for event in redriven[-2:]] == [LifeKind.REDRIVEN, LifeKind.CLEARED]
+    assert gone[-1].kind == LifeKind.QUEUE_DELETED
+    sent = redriven[0].actor
+    assert sent is not None
+    for event in (*redriven[-2:], gone[-1]):
+        assert event.actor is not None
+        assert (event.actor.account, event.actor.secret_id) == (sent.account, sent.secret_id)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
