@@ -1,4 +1,4 @@
-"""The page of dead letters: queues with their sources, messages with origin and reason, redrives."""
+"""The pages of dead letters, with sources, origins and redrives, and of the life of a message."""
 
 import re
 
@@ -125,3 +125,44 @@ def test_without_dead_letter_queues_the_page_teaches(page: Page):
 
     expect(page.get_by_role("heading", name="No queue serves as a dead-letter queue")).to_be_visible()
     expect(page.locator(".empty")).to_contain_text("--dead-letter-max-receives 5")
+
+
+# ---------------------------------------------------------------- the life of a message
+
+
+def test_a_message_of_a_queue_leads_to_its_life(page: Page, account: Account, visits: Visits) -> None:
+    orders = account.client.ensure_queue("orders")
+    sent = orders.send(b"one espresso")
+    (message,) = orders.receive(wait=0)
+    message.release()
+    page.goto(f"{visits.broker.console}queues/orders")
+    page.get_by_role("table", name="Messages").get_by_role("row").nth(1).get_by_role("button").first.click()
+
+    page.get_by_role("link", name="History", exact=True).click()
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("Message history")
+    events = page.get_by_role("table", name="Events")
+    for number, texts in enumerate([("sent", "12 B"), ("received", "until"), ("given back", "orders")], 1):
+        for text in texts:
+            expect(events.get_by_role("row").nth(number)).to_contain_text(text)
+    expect(events.get_by_role("row")).to_have_count(4)
+    place = page.get_by_role("table", name="Where the message is").get_by_role("row").nth(1)
+    for text in ("orders", "Active", sent.id):
+        expect(place).to_contain_text(text)
+    assert page.url.endswith(f"/message-history?message={sent.id}")
+
+
+def test_a_wrong_and_an_unknown_id_are_said_in_words(page: Page, account: Account, visits: Visits) -> None:
+    page.goto(f"{visits.broker.console}message-history")
+    field = page.get_by_label("Message id")
+
+    field.fill("12")
+    page.get_by_role("button", name="Show history").click()
+    expect(page.locator("#history-fault")).to_contain_text("16 hexadecimal digits")
+    field.fill("Msg-00000000ffffffff")
+    page.get_by_role("button", name="Show history").click()
+
+    expect(page.get_by_role("alert")).to_contain_text(
+        "no readable row of the log tells of message Msg-00000000ffffffff"
+    )
+    expect(page.get_by_role("table")).to_have_count(0)

@@ -24,6 +24,7 @@ PAGES = {
     "topics/news": "news",
     "dead-letters": "Dead letters",
     "half-messages": "Half messages",
+    "message-history": "Message history",
     "schedules": "Schedules",
 }
 """Headings of pages by path."""

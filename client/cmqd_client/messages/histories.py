@@ -57,6 +57,10 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """False: the event happened unless the message had left the queue in rows that are missing."""
     lsn: int
     """Row of the log; 0 = the row is not readable, and a later row tells of the event."""
+    first_lsn: int
+    """Of rows that are missing: the first; else 0."""
+    last_lsn: int
+    """Of rows that are missing: the last; else 0."""
 
 
 class HistoryPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ PAGES = {
     "topic-routing": "topics/routed",
     "dead-letters": "dead-letters",
     "half-messages": "half-messages",
+    "message-history": "message-history",
     "schedules": "schedules",
     "connections": "connections",
     "keys": "keys",

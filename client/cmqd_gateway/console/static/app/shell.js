@@ -18,6 +18,7 @@ export const PAGES = [
   { path: 'topics/:topic', file: 'topic/topic', under: 'topics' },
   { path: 'dead-letters', file: 'queue/dead-letters', group: 'work', icon: 'dead' },
   { path: 'half-messages', file: 'queue/half-messages', group: 'work', icon: 'half' },
+  { path: 'message-history', file: 'message-history', group: 'work', icon: 'history' },
   { path: 'schedules', file: 'schedules', group: 'work', icon: 'schedule' },
   { path: 'connections', file: 'server/connections', group: 'server', icon: 'connection', allowed: () => can('manage') },
   { path: 'keys', file: 'access/keys', group: 'server', icon: 'key', allowed: () => can('admin') },

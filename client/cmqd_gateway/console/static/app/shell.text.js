@@ -26,6 +26,7 @@ export default {
   'shell.page.topics': ['Topics', '主题'],
   'shell.page.dead-letters': ['Dead letters', '死信'],
   'shell.page.half-messages': ['Half messages', '半消息'],
+  'shell.page.message-history': ['Message history', '消息轨迹'],
   'shell.page.schedules': ['Schedules', '定时任务'],
   'shell.page.connections': ['Connections', '连接'],
   'shell.page.keys': ['Accounts and keys', '账号与密钥'],

@@ -8,6 +8,7 @@ const PATHS = {
   topic: svg`<circle cx="5" cy="12" r="2"/><path d="M7 11l9-5M7 12h10M7 13l9 5"/><circle cx="19" cy="5" r="1.5"/><circle cx="20" cy="12" r="1.5"/><circle cx="19" cy="19" r="1.5"/>`,
   dead: svg`<path d="M4 7l8 6 8-6M4 7v11h16V7z"/><path d="M4 7h16"/>`,
   half: svg`<circle cx="12" cy="12" r="8"/><path d="M12 4v16"/><path d="M12 8h5M12 12h7M12 16h5"/>`,
+  history: svg`<path d="M4 12a8 8 0 103-6M4 4v4h4"/><path d="M12 8v4l3 2"/>`,
   schedule: svg`<circle cx="12" cy="12" r="8"/><path d="M12 7v5l3 3"/>`,
   connection: svg`<path d="M9 12h6M7 8H6a4 4 0 000 8h1M17 8h1a4 4 0 010 8h-1"/>`,
   key: svg`<circle cx="8" cy="12" r="4"/><path d="M12 12h9M18 12v3"/>`,

@@ -19,7 +19,7 @@ export function previewOf(content) {
 /** Return the facts of a message and its headers. */
 export function messageFacts(message) {
   return html`${factList([
-    [t('ui.message'), copyValue(message.id)],
+    [t('ui.message'), html`${copyValue(message.id)} <a href=${href('message-history', { message: message.id })}>${t('queue.history')}</a>`],
     [t('queue.sent'), time(message.enqueue_time)],
     message.visible_time ? [t('queue.visible'), time(message.visible_time)] : null,
     message.first_receive_time ? [t('queue.first-receive'), time(message.first_receive_time)] : null,

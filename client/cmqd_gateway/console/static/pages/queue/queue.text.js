@@ -57,6 +57,7 @@ export default {
     '这一段的消息状态不同或已移除，请继续查看下一页。',
   ],
   'queue.empty-body': ['(empty)', '（空）'],
+  'queue.history': ['History', '轨迹'],
   'queue.sent': ['Sent', '发送时间'],
   'queue.receives': ['Receives', '接收次数'],
   'queue.visible': ['Active', '可接收时间'],

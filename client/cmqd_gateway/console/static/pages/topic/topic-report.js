@@ -4,7 +4,7 @@ import { html, nothing } from '../../vendor/lit-html-3.3.3/lit-html.js';
 import { live } from '../../vendor/lit-html-3.3.3/directives/live.js';
 import { api, segment } from '../../app/api.js';
 import { bytes, count, time, visible } from '../../app/format.js';
-import { replaceQuery } from '../../app/router.js';
+import { href, replaceQuery } from '../../app/router.js';
 import { t } from '../../app/text.js';
 import { problem } from '../../ui/notice.js';
 import { moment } from '../../ui/parts.js';
@@ -12,6 +12,8 @@ import { table } from '../../ui/table.js';
 import { deliveryState, labelsOf } from './topic-labels.js';
 
 const ID = /^Msg-[0-9a-f]{16}$/;
+
+const historyLink = (id) => html`<a href=${href('message-history', { message: id })}><code class="message-id">${id}</code></a>`;
 
 /** Make the look-up of messages of a topic. @returns `{ view(), show(id), refresh() }` */
 export function createReport({ path, query, update, signal }) {
@@ -52,7 +54,7 @@ export function createReport({ path, query, update, signal }) {
     { title: t('topic.sub.endpoint'), cell: (row) => row.endpoint ?? '–' },
     { title: t('topic.message.attempts'), align: 'end', cell: (row) => (row.attempts === null ? '–' : count(row.attempts)) },
     { title: t('topic.report.when'), cell: when },
-    { title: t('topic.report.copy'), cell: (row) => (row.copy_id ? html`<code class="message-id">${row.copy_id}</code>` : '–') },
+    { title: t('topic.report.copy'), cell: (row) => (row.copy_id ? historyLink(row.copy_id) : '–') },
     {
       title: t('ui.reason'),
       cell: (row) => (row.drop_reason ? t(`topic.message.reason.${row.drop_reason}`) : visible(row.last_error ?? '–')),
@@ -109,7 +111,7 @@ export function createReport({ path, query, update, signal }) {
           ${report === null
             ? nothing
             : html`<p>
-                  <code>${report.id}</code> ${labelsOf(report)}
+                  ${historyLink(report.id)} ${labelsOf(report)}
                   <span class="soft">
                     ${t('topic.report.published', { time: time(report.publish_time), size: bytes(report.size) })}
                   </span>
