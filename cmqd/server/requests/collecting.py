@@ -285,9 +285,10 @@ class Collector:
     def decide_all(self) -> None:
         """Decide all groups, because the I/O batch ends."""
         lone_sends = self.lone_sends
-        lone_sends.queue = ""
         if lone_sends.sends:
             lone_sends.take()
+        # Last: sends that are taken up singly name their queue again.
+        lone_sends.queue = ""
         # Also without a group: requests that are not collected examine the log too, and the next I/O batch must not go
         # by the state of the disk that they found.
         self.admission.room_bytes = 0

@@ -191,6 +191,22 @@ async def test_a_rate_counts_each_send(tmp_path: Path) -> None:
     rig.close()
 
 
+async def test_sends_behind_a_full_group_leave_no_queue_for_the_next_batch(rig: ServerRig) -> None:
+    """With a queue, sends of the next batch would wait without a look at admission, which may refuse all by then."""
+    clients = await with_queue(rig, 4)
+    send(clients[0], b"first")
+    clients[3].begin(wire.SendMessages(clients[3].next_id(), "jobs", [b"x"] * 254))
+
+    for client in clients[1:3]:
+        send(client, b"x")
+    assert len(lone_sends(rig).sends) == 2
+    await settle(clients)
+
+    assert (lone_sends(rig).sends, lone_sends(rig).queue) == ({}, "")
+    assert len(await bodies(clients[0])) == 256
+    assert len(await bodies(clients[0])) == 1
+
+
 async def test_no_more_wait_for_each_other_than_the_limit(rig: ServerRig) -> None:
     clients = await with_queue(rig, MAX_LONE_SENDS + 2)
 
