@@ -6,6 +6,7 @@ table is bounded by queue and by account: a client beyond a bound is not listed,
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -19,6 +20,8 @@ IDLE_MS: Final = 3_600_000
 """Time after the last request for which a consumer without messages in flight is listed."""
 PRESENT_MS: Final = 600_000
 """Time after the last request for which a consumer counts: far above the longest wait of a receive, 30 s."""
+EXAMINED: Final = 2
+"""Consumers of a full table that are examined for a client beyond the bound, which may ask in every request."""
 COUNTED: Final = 200
 """Consumers of a queue that are counted one by one. Of more, the idle ones count too."""
 
@@ -55,12 +58,20 @@ class Consumers:
         if not actor.secret_id:
             return consumer
         if len(of_queue) >= MAX_OF_QUEUE:
-            self.drop(account, of_queue, [known for known, entry in of_queue.items() if is_idle(entry, now_ms)])
+            self._make_room(account, of_queue, now_ms)
         count = self._of_account.get(account, 0)
         if len(of_queue) < MAX_OF_QUEUE and count < MAX_OF_ACCOUNT:
             of_queue[actor] = consumer
             self._of_account[account] = count + 1
         return consumer
+
+    def _make_room(self, account: str, of_queue: dict[Actor, Consumer], now_ms: int) -> None:
+        """Forget the idle ones of a few consumers. The others go behind all, so the next call examines others."""
+        for actor in list(islice(of_queue, EXAMINED)):
+            if is_idle(of_queue[actor], now_ms):
+                self.drop(account, of_queue, [actor])
+            else:
+                of_queue[actor] = of_queue.pop(actor)
 
     def drop(self, account: str, of_queue: dict[Actor, Consumer], actors: list[Actor]) -> None:
         """Forget consumers of a queue that are in its table."""

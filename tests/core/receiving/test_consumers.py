@@ -7,7 +7,7 @@ import pytest
 from cmqd.core.operations.queues import consumer_list
 from cmqd.core.operations.queues.consumer_list import HIDDEN
 from cmqd.core.runtime import consumers as bounds
-from cmqd.core.runtime.consumers import IDLE_MS
+from cmqd.core.runtime.consumers import EXAMINED, IDLE_MS, Consumer
 from cmqd_types.actors import NO_ACTOR, Actor
 from cmqd_types.inspection import ConsumerInfo
 from support.core.alone import Receive, Send
@@ -199,6 +199,34 @@ def test_clients_beyond_the_bounds_receive_and_are_not_listed(rig: Rig, monkeypa
     receive(rig, clients[2])
     assert [info.name for info in listed(rig)[1]] == ["client 2"]
     assert rig.broker.parts.runtime.consumers.count(ACCOUNT) == 1
+
+
+def test_a_client_beyond_the_bound_costs_a_look_at_few_others(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients can invent names, and each receive of an unlisted client looks for room."""
+    monkeypatch.setattr(bounds, "MAX_OF_QUEUE", 50)
+    examined: list[Consumer] = []
+
+    def is_idle(consumer: Consumer, now_ms: int) -> bool:
+        examined.append(consumer)
+        return bounds_is_idle(consumer, now_ms)
+
+    bounds_is_idle = bounds.is_idle
+    monkeypatch.setattr(bounds, "is_idle", is_idle)
+    clients = [Actor(ACCOUNT, "AKIDann", f"client {number}") for number in range(80)]
+    for client in clients:
+        receive(rig, client)
+    assert 0 < len(examined) <= 30 * EXAMINED
+    assert len(listed(rig)[1]) == 50
+
+    # The looks go through the whole table: the only idle consumer is found.
+    rig.advance(IDLE_MS + 1)
+    for client in clients[:31] + clients[32:50]:
+        receive(rig, client)
+    for client in clients[50:]:
+        receive(rig, client)
+    (queue,) = rig.broker.parts.runtime.queues.values()
+    assert clients[31] not in queue.consumers
+    assert len(queue.consumers) == 50
 
 
 def test_many_leases_and_waits_are_not_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
