@@ -12,7 +12,7 @@ import pytest
 
 from cmq_cli.exitcodes import ExitCode
 from cmqd_client import connect
-from pyspark_cmqd.data_folder.histories import HistoryReader
+from pyspark_cmqd.data_folder.histories import MAX_FOUND, HistoryReader
 from support.client.cmq_runs import Cmq, ThreadedServer
 from support.core.builders import KEY, Rig
 from support.processes.running_broker import RunningBroker
@@ -268,3 +268,23 @@ def test_the_clients_of_a_live_log_and_of_a_sealed_log_are_named(cmq: Cmq, tmp_p
         assert "deleted by worker-2 (AKID" in deleted
     found = cmq("history", message_id, "--path", str(tmp_path / "data"), "--output", "json").json[0]["events"]
     assert [event["actor"]["name"] for event in found] == ["checkout 3.2", "worker-2", "worker-2"]
+
+
+def test_a_search_ends_with_twenty_messages_and_keeps_to_its_times(cmq: Cmq, tmp_path: Path) -> None:
+    rig = Rig()
+    rig.create("orders")
+    for _ in range(MAX_FOUND + 1):
+        rig.send(b"x", name="orders", headers=[{"customer": "7"}])
+    rig.now_ms += 3_600_000
+    (late,) = rig.send(b"x", name="orders", headers=[{"customer": "7"}])
+    *rows, (records, bodies, _) = rows_of(rig)
+    write_folder(tmp_path / "data", [[*rows, (records, bodies, rig.now_ms)]])
+    search = ("history", "--header", "customer=7", "--queue", "orders", "--path", str(tmp_path / "data"))
+
+    ran = cmq(*search, "--output", "json")
+    assert len(ran.json) == MAX_FOUND
+    assert "the search ended with 20 messages" in ran.err
+    (found,) = cmq(*search, "--from", "2023-11-14T22:30:00Z", "--output", "json").json
+    assert found["id"] == printed(late)
+    ran = cmq(*search, "--to", "2023-11-14T22:00:00Z")
+    assert (ran.code, "no message in the readable rows" in ran.err) == (ExitCode.NOT_FOUND, True)
