@@ -1,10 +1,15 @@
 """Times as an operator writes and reads them: the wall clock, in the time zone of the machine."""
 
+import re
 import time as clock
 from datetime import UTC, datetime, time
+from typing import Final
 
 from cmqd_backup.refusals import Refused
 from cmqd_types.units import DURATION
+
+_TIME_OF_DAY: Final = re.compile("[0-9]{2}:")
+"""With a colon: without one, the date 20261129 is a time too, 20:26:11.29."""
 
 
 def wall_ms() -> int:
@@ -23,12 +28,11 @@ def parse_moment(text: str, now_ms: int) -> int:
     if age_ms is not None:
         return now_ms - age_ms
     try:
-        try:
+        if _TIME_OF_DAY.match(typed):
             time_of_day = time.fromisoformat(typed)
-        except ValueError:
-            moment = datetime.fromisoformat(typed)
+            moment = datetime.combine(datetime.fromtimestamp(now_ms / 1000, time_of_day.tzinfo), time_of_day)
         else:
-            moment = datetime.combine(datetime.fromtimestamp(now_ms / 1000), time_of_day)
+            moment = datetime.fromisoformat(typed)
         return round(moment.astimezone().timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         raise Refused(

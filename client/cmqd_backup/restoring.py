@@ -84,6 +84,8 @@ def restore(asked: Restoring) -> None:
         asked.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         if not stack.enter_context(try_lock(asked.folder)):
             raise Refused(f"{asked.folder} is in use by another process")
+        # Again: another restore into the folder may have ended since.
+        _require_empty(asked.folder)
         _clear_unfinished(asked.folder)
         try:
             (asked.folder / UNFINISHED).touch(mode=0o600)

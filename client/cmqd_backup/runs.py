@@ -6,6 +6,7 @@ folder as a restored folder begins with it: sealed segments and checkpoints alon
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -23,6 +24,8 @@ RUN_FORMAT: Final = 1
 """Version of the backup folder. A program refuses a higher number."""
 _DIGITS: Final = 16
 """Digits of a checksum in a name: enough to tell files of a number apart. The run has the whole checksum."""
+
+_STORED_NAME: Final = re.compile(rf"[a-z]+/([0-9]{{8,20}})\.[0-9a-f]{{{_DIGITS}}}\.(?:db|ckpt|json)")
 
 
 class StoredFile(msgspec.Struct, frozen=True, array_like=True):
@@ -101,8 +104,11 @@ def stored_accounts(content: bytes, number: int) -> StoredFile:
 
 
 def number_of(name: str) -> int:
-    """Return the number in the name of a file. Raises ValueError."""
-    return int(name.rpartition("/")[2].partition(".")[0])
+    """Return the number in the name of a file. Raises ValueError: no run wrote a file of that name."""
+    match = _STORED_NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(name)
+    return int(match[1])
 
 
 class RunName(NamedTuple):

@@ -9,7 +9,7 @@ from typing import IO, Any, Protocol
 
 from cmqd_backup.refusals import Refused
 from cmqd_segment.folder_lock import try_lock
-from cmqd_segment.manifest import sync_folder
+from cmqd_segment.manifest import MANIFEST_NAME, sync_folder
 
 _PART = ".part"
 """End of the name of a file that is being written."""
@@ -119,6 +119,9 @@ class FolderStore:
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
         """See ``Store``."""
+        if (self._root / MANIFEST_NAME).exists():
+            # A data folder has files at the same paths as a backup.
+            raise Refused(f"{self._root} is a data folder: name another place for the backup")
         if not self._root.is_dir():
             self._make(self._root)
         with try_lock(self._root) as is_free:

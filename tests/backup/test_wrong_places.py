@@ -1,0 +1,98 @@
+"""Places and times that an operator names by mistake: nothing of another folder is lost, no other time is taken."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from cmqd_backup import restoring
+from cmqd_backup.keeping import remove_old
+from cmqd_backup.moments import parse_moment
+from cmqd_backup.refusals import Refused
+from cmqd_backup.restoring import Restoring, restore
+from cmqd_backup.runs import Runs
+from cmqd_backup.stores import FolderStore
+from support.backup.growing_log import GrowingLog, command
+from support.storage.log_rig import NOW_MS
+
+
+def files_below(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_the_data_folder_of_another_broker_is_no_place_for_a_backup(tmp_path: Path):
+    """Removals by ``--keep`` took the segments of that folder for files of old runs."""
+    log, other = GrowingLog(tmp_path / "data"), GrowingLog(tmp_path / "other")
+    await log.grow(2)
+    await other.grow(2)
+    before = files_below(other.folder)
+
+    ended = command("backup", log.folder, "--to", other.folder)
+
+    assert ended.code == 4
+    assert "is a data folder: name another place" in ended.error
+    assert files_below(other.folder) == before
+
+
+async def test_a_removal_leaves_files_that_no_run_wrote(tmp_path: Path):
+    log, backup = GrowingLog(tmp_path / "data"), tmp_path / "backup"
+    for _ in range(2):
+        await log.grow(2, checkpoint=True)
+        assert command("backup", log.folder, "--to", backup).code == 0
+    others = [backup / "segments" / "00000001.db", backup / "checkpoints" / "1.txt", backup / "accounts" / "0"]
+    for path in others:
+        path.write_bytes(b"of another program")
+
+    assert remove_old(FolderStore(backup), NOW_MS + 1_000_000) == 1
+
+    assert [path.exists() for path in others] == [True] * 3
+
+
+async def test_a_restore_that_waited_for_another_one_leaves_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The other one ends between the look at the target and its lock."""
+    log, backup, target = GrowingLog(tmp_path / "data"), tmp_path / "backup", tmp_path / "restored"
+    await log.grow(2)
+    assert command("backup", log.folder, "--to", backup).code == 0
+
+    class Slow(Runs):
+        def newest(self):
+            monkeypatch.undo()
+            assert command("restore", backup, target).code == 0
+            return super().newest()
+
+    monkeypatch.setattr(restoring, "Runs", Slow)
+
+    with pytest.raises(Refused, match="is not empty"):
+        restore(Restoring(FolderStore(backup), target, None, None, NOW_MS, print))
+
+    assert (target / "manifest").exists()
+    assert len(list((target / "segments").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        # Without colons these are also times of a day, as ISO 8601 writes them: 20:26:11.29.
+        ("20261129", "2026-11-29T00:00:00"),
+        ("2026-11-29", "2026-11-29T00:00:00"),
+        ("14:05", "2026-01-31T14:05:00"),
+        ("14:05:01.5", "2026-01-31T14:05:01.5"),
+    ],
+)
+def test_a_date_is_no_time_of_today(text: str, moment: str):
+    now = datetime.fromisoformat("2026-01-31T20:00:00").timestamp()
+
+    assert parse_moment(text, round(now * 1000)) == round(datetime.fromisoformat(moment).timestamp() * 1000)
+
+
+@pytest.mark.parametrize("text", ["2026", "2026-11", "14"])
+def test_a_part_of_a_date_is_refused(text: str):
+    with pytest.raises(Refused, match="is not a time"):
+        parse_moment(text, NOW_MS)
+
+
+@pytest.mark.parametrize(("text", "moment"), [("01:00+14:00", "2026-02-01"), ("23:00-12:00", "2026-01-31")])
+def test_today_is_that_of_the_zone_that_was_typed(text: str, moment: str):
+    now_ms = round(datetime.fromisoformat("2026-01-31T12:00:00+00:00").timestamp() * 1000)
+
+    assert parse_moment(text, now_ms) == round(datetime.fromisoformat(f"{moment}T{text}").timestamp() * 1000)
