@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -147,10 +147,10 @@ class Pager:
             await self._attempt(segment, 0, read)
         return read.names
 
-    async def actors_in(self, segment: SealedFile) -> dict[int, Actor]:
-        """Return the clients that the rows of a sealed segment name; empty if they cannot be read."""
+    async def actors_in(self, segment: SealedFile, numbers: Collection[int]) -> dict[int, Actor]:
+        """Return the clients with these numbers that a sealed segment knows; empty if they cannot be read."""
         async with self._reading:
-            read = _ActorsRead()
+            read = ActorsRead(numbers)
             await self._attempt(segment, 0, read)
         return read.actors
 
@@ -358,19 +358,22 @@ class _NamesRead:
             self.names = [SourceName(number, account, name, bool(is_topic)) for number, account, name, is_topic in rows]
 
 
-class _ActorsRead:
-    """The read of the table ``actors`` of a sealed segment."""
+class ActorsRead:
+    """The read of some clients in the table ``actors`` of a sealed segment, which may have 100,000."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: Collection[int]) -> None:
+        self._numbers = list(numbers)
         self.actors: dict[int, Actor] = {}
 
-    async def run(self, _reader: SegmentReader, connection: aiosqlite.Connection) -> None:
+    async def run(self, _reader: SegmentReader | None, connection: aiosqlite.Connection) -> None:
         """Read. Raises sqlite3.Error."""
         if await connection.execute_fetchall("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'actors'"):
             rows = await connection.execute_fetchall(
                 "SELECT number, account, secret_id, name, host, stated_by FROM actors"
+                f" WHERE number IN ({','.join('?' * len(self._numbers))})",
+                self._numbers,
             )
             self.actors = {number: Actor(*fields) for number, *fields in rows}
 
 
-_Task: TypeAlias = _Reading | _Search | _RowsRead | _NamesRead | _ActorsRead
+_Task: TypeAlias = _Reading | _Search | _RowsRead | _NamesRead | ActorsRead

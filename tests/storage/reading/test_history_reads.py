@@ -4,11 +4,15 @@ import contextlib
 import sqlite3
 from pathlib import Path
 
+import aiosqlite
 import pytest
+from msgspec import structs
 
+from cmqd.storage.reading.pager import ActorsRead
 from cmqd_reading.life_events import unnamed_number
 from cmqd_segment.manifest import read_manifest
 from cmqd_segment.records import ActorSeen, MessagesReceived, MessagesReleased
+from cmqd_segment.schema import ACTORS_TABLE
 from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeKind
 from support.storage.log_rig import NOW_MS, LogRig, OpenProcess, deleted
@@ -94,6 +98,20 @@ async def test_clients_of_sealed_rows_are_found_in_the_tables_of_their_segments(
     ]
     # The core knows the clients of rows that are not sealed.
     assert answer.actors == {7: worker}
+
+
+async def test_only_the_wanted_clients_of_a_segment_are_read(tmp_path: Path) -> None:
+    """A segment may know 100,000 clients; as objects, all take a tenth of a second of the storage process."""
+    clients = [Actor("owner", "AKID", f"worker-{number}", "10.0.0.2") for number in range(5)]
+    async with aiosqlite.connect(tmp_path / "segment.db") as connection:
+        await connection.execute(ACTORS_TABLE)
+        rows = [(number, *structs.astuple(client)) for number, client in enumerate(clients)]
+        await connection.executemany("INSERT INTO actors VALUES (?,?,?,?,?,?)", rows)
+
+        read = ActorsRead([3, 1, 9])
+        await read.run(None, connection)
+
+    assert read.actors == {1: clients[1], 3: clients[3]}
 
 
 def damage_side_file(folder: Path, number: int) -> None:
