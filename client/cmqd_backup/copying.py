@@ -1,6 +1,7 @@
 """Copies of files into a backup and out of it: at a pace, with their checksums compared, read back."""
 
 import hashlib
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,22 +22,27 @@ class Pace:
         rate: int = 0,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         """``rate``: bytes a second; 0 = no bound."""
         self._rate = rate
         self._clock = clock
-        self._sleep = sleep
+        self._stopped = threading.Event()
+        self._sleep = sleep or self._stopped.wait
         self._due_s = 0.0
 
+    def stop(self) -> None:
+        """Let the copy end at its next step; called in another thread."""
+        self._stopped.set()
+
     def moved(self, size: int) -> None:
-        """Wait until ``size`` bytes more are within the rate."""
-        if not self._rate:
-            return
-        now_s = self._clock()
-        self._due_s = max(self._due_s, now_s) + size / self._rate
-        if self._due_s > now_s:
-            self._sleep(self._due_s - now_s)
+        """Wait until ``size`` bytes more are within the rate. Raises Refused: the copy is to end."""
+        if self._rate:
+            now_s = self._clock()
+            self._due_s = max(self._due_s, now_s) + size / self._rate
+            self._sleep(max(0.0, self._due_s - now_s))
+        if self._stopped.is_set():
+            raise Refused("the copy was interrupted")
 
 
 def copy_in(source: Path, store: Store, file: StoredFile, pace: Pace) -> None:

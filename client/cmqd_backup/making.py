@@ -89,13 +89,13 @@ async def _copied(wanted: Wanted, out: Out) -> Copied:
     """Make a run of a stopped or of a live folder. Raises Refused, OSError."""
     with try_lock(wanted.folder) as is_free:
         if is_free and wanted.every_ms is None:
-            return _back_up(wanted, stopped_folder(wanted.folder), out)
+            return await _back_up(wanted, stopped_folder(wanted.folder), out)
     if is_free:
         # A run would keep the broker from its start. The standing pin keeps the rows until the next run.
         raise Refused(f"no broker works on {wanted.folder}")
     async with connected(wanted.folder) as client, pinned_folder(client, wanted.folder) as (held, pin):
         try:
-            copied = await asyncio.to_thread(_back_up, wanted, held, out)
+            copied = await _back_up(wanted, held, out)
         except FileNotFoundError as missing:
             raise Refused(
                 f"{missing.filename} was removed while it was copied: the broker ended the pin, at its own end or for"
@@ -116,16 +116,23 @@ async def _copied(wanted: Wanted, out: Out) -> Copied:
         return copied
 
 
-def _back_up(wanted: Wanted, held: Held, out: Out) -> Copied:
-    read_accounts = partial(accounts_of, held, wanted.config) if wanted.with_secrets else None
-    return back_up(
+async def _back_up(wanted: Wanted, held: Held, out: Out) -> Copied:
+    """Make a run in a thread, which a cancellation ends at its next MiB. Raises Refused, OSError."""
+    pace = Pace(wanted.rate)
+    work = partial(
+        back_up,
         held,
         wanted.store,
-        read_accounts=read_accounts,
-        pace=Pace(wanted.rate),
+        read_accounts=partial(accounts_of, held, wanted.config) if wanted.with_secrets else None,
+        pace=pace,
         wall_ms=wall_ms,
         out=out,
     )
+    try:
+        return await asyncio.to_thread(work)
+    finally:
+        # Ctrl-C: the end of the program waits for its threads.
+        pace.stop()
 
 
 async def end_standing_pin(wanted: Wanted) -> None:

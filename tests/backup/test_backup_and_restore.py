@@ -1,9 +1,14 @@
 """Backups of a stopped folder and restores from them: what is there, and what is refused."""
 
 import errno
+import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,6 +23,7 @@ from cmqd_backup.runs import Runs, write_run
 from cmqd_backup.stores import FolderStore
 from cmqd_segment.manifest import CACHE_FORMAT, MANIFEST_FORMAT, CacheOf, Restored, read_manifest, write_manifest
 from support.backup.growing_log import QUEUE_ID, SECOND_MS, GrowingLog, command, read_log
+from support.processes.environment import plain_environment
 from support.storage.log_rig import NOW_MS, body
 
 
@@ -404,6 +410,35 @@ async def test_a_file_of_a_run_that_was_killed_is_read_before_it_counts(log: Gro
     assert await bodies_of(target) == expected(4)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [("--rate", "0"), ("--rate", "fast"), ("--every", "10ms"), ("--every", "2d"), ("--keep", "7"), ("--sometimes",)],
+)
+def test_wrong_options_are_refused_before_anything_is_done(backup: Path, tmp_path: Path, options: tuple[str, ...]):
+    with pytest.raises(SystemExit) as ended:
+        command("backup", tmp_path / "data", "--to", backup, *options)
+
+    assert ended.value.code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_list_is_a_document_for_programs(log: GrowingLog, backup: Path):
+    await log.grow(2)
+    command("backup", log.folder, "--to", backup, "--without-secrets")
+    await log.grow(8, checkpoint=True)
+    await log.drop(5)
+    command("backup", log.folder, "--to", backup)
+
+    document = json.loads(command("backup", "list", backup, "--json").lines)
+
+    assert document["log_id"] == read_manifest(log.folder).log_id
+    assert [run["last_lsn"] for run in document["runs"]] == [2, 10]
+    assert [gap["first_lsn"] for gap in document["gaps"]] == [5]
+    assert [span["first_ms"] for span in document["spans"]] == [wall(2), wall(10)]
+    assert (document["has_secrets"], document["faults"]) == (True, [])
+    assert document["bytes"] == sum(path.stat().st_size for path in backup.rglob("*.*") if path.parent.name != "runs")
+
+
 # ---------------------------------------------------------------------- kills and full disks
 
 
@@ -515,3 +550,22 @@ def test_a_copy_keeps_its_rate():
     now_s += 100
     pace.moved(500)
     assert slept == pytest.approx(2.5)
+
+
+@pytest.mark.system
+async def test_an_interrupted_copy_ends_at_once(log: GrowingLog, backup: Path, tmp_path: Path):
+    await log.grow(2)
+    # Hours for the pages of a segment.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cmqd", "backup", str(log.folder), "--to", str(backup), "--rate", "1kB"],
+        stderr=subprocess.PIPE,
+        env=plain_environment(),
+    )
+    while not list(backup.glob("segments/.*.part")):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate()
+
+    assert (process.returncode, b"Traceback" in error) == (130, False), error
+    assert Runs(FolderStore(backup)).names == []
+    assert command("backup", log.folder, "--to", backup).code == 0
