@@ -41,6 +41,7 @@ def back_up(
     *,
     read_accounts: Callable[[], bytes] | None,
     pace: Pace,
+    began_ms: int,
     wall_ms: Callable[[], int],
     out: Callable[[str], object],
 ) -> Copied:
@@ -51,6 +52,7 @@ def back_up(
         store: the place of the backup.
         read_accounts: returns the accounts of this moment, checked; None: leave them out.
         pace: of the copy.
+        began_ms: a time by the wall clock before the folder was held: rows since may be missing.
         wall_ms: the wall clock.
         out: gets lines for the operator.
 
@@ -58,7 +60,6 @@ def back_up(
         Refused: the folder is damaged, or is not the log of the backup.
         OSError: a file cannot be read or written.
     """
-    began_ms = wall_ms()
     runs = Runs(store)
     newest = runs.newest()
     for fault in runs.faults:

@@ -64,7 +64,7 @@ async def make_runs(wanted: Wanted, out: Out, complain: Out) -> NoReturn:
 
 async def make_run(wanted: Wanted, out: Out) -> None:
     """Make a run, and remove the runs that are not kept. Raises Refused, OSError."""
-    began_s = time.monotonic()
+    began_s, began_ms = time.monotonic(), wall_ms()
     # Before the store is made: a folder that is refused leaves no trace.
     manifest = manifest_of(wanted.folder)
     if manifest.cache_of is not None and wanted.with_secrets and wanted.config is None:
@@ -73,7 +73,7 @@ async def make_run(wanted: Wanted, out: Out) -> None:
             " of its broker with --config, or leave the accounts out with --without-secrets"
         )
     with wanted.store.locked():
-        copied = await _copied(wanted, out)
+        copied = await _copied(wanted, began_ms, out)
         run = copied.run
         out(
             f"run {run.number} is complete and verified: rows up to {run.last_lsn}, of {shown_time(run.wall_ms)};"
@@ -85,17 +85,17 @@ async def make_run(wanted: Wanted, out: Out) -> None:
                 out(f"removed {removed} older runs")
 
 
-async def _copied(wanted: Wanted, out: Out) -> Copied:
+async def _copied(wanted: Wanted, began_ms: int, out: Out) -> Copied:
     """Make a run of a stopped or of a live folder. Raises Refused, OSError."""
     with try_lock(wanted.folder) as is_free:
         if is_free and wanted.every_ms is None:
-            return await _back_up(wanted, stopped_folder(wanted.folder), out)
+            return await _back_up(wanted, stopped_folder(wanted.folder), began_ms, out)
     if is_free:
         # A run would keep the broker from its start. The standing pin keeps the rows until the next run.
         raise Refused(f"no broker works on {wanted.folder}")
     async with connected(wanted.folder) as client, pinned_folder(client, wanted.folder) as (held, pin):
         try:
-            copied = await _back_up(wanted, held, out)
+            copied = await _back_up(wanted, held, began_ms, out)
         except FileNotFoundError as missing:
             raise Refused(
                 f"{missing.filename} was removed while it was copied: the broker ended the pin, at its own end or for"
@@ -116,8 +116,8 @@ async def _copied(wanted: Wanted, out: Out) -> Copied:
         return copied
 
 
-async def _back_up(wanted: Wanted, held: Held, out: Out) -> Copied:
-    """Make a run in a thread, which a cancellation ends at its next MiB. Raises Refused, OSError."""
+async def _back_up(wanted: Wanted, held: Held, began_ms: int, out: Out) -> Copied:
+    """Make a run in a thread, which a cancellation ends at its next MiB, and waits for. Raises Refused, OSError."""
     pace = Pace(wanted.rate)
     work = partial(
         back_up,
@@ -125,14 +125,18 @@ async def _back_up(wanted: Wanted, held: Held, out: Out) -> Copied:
         wanted.store,
         read_accounts=partial(accounts_of, held, wanted.config) if wanted.with_secrets else None,
         pace=pace,
+        began_ms=began_ms,
         wall_ms=wall_ms,
         out=out,
     )
+    copying = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        return await asyncio.to_thread(work)
-    finally:
-        # Ctrl-C: the end of the program waits for its threads.
+        return await asyncio.shield(copying)
+    except asyncio.CancelledError:
         pace.stop()
+        # Without the wait, the thread would write on after the end of the pin and of the locks.
+        await asyncio.gather(copying, return_exceptions=True)
+        raise
 
 
 async def end_standing_pin(wanted: Wanted) -> None:
