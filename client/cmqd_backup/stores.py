@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from collections.abc import Generator
 from importlib import import_module
 from pathlib import Path
@@ -147,7 +148,8 @@ class UrlStore:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise Refused(f"the file system of {kind} URLs cannot be used: {error}") from None
-        self._place = url
+        # A password would otherwise stand in every report.
+        self._place = re.sub("//[^/@]*@", "//...@", url)
 
     @property
     def place(self) -> str:
@@ -157,39 +159,53 @@ class UrlStore:
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
 
+    @contextlib.contextmanager
+    def _asking(self) -> Generator[None]:
+        """Turn each error of a file system into an OSError: their libraries have classes of their own."""
+        try:
+            yield
+        except (OSError, Refused):
+            raise
+        except Exception as error:
+            raise OSError(f"{self._place} cannot be used: {type(error).__name__}: {error}") from error
+
     def sizes(self, folder: str) -> dict[str, int]:
         """See ``Store``."""
-        self._files.invalidate_cache()
-        try:
-            found = self._files.ls(self._path(folder), detail=True)
-        except FileNotFoundError:
-            return {}
-        return {
-            f"{folder}/{entry['name'].rpartition('/')[2]}": int(entry["size"])
-            for entry in found
-            if entry["type"] == "file"
-        }
+        with self._asking():
+            self._files.invalidate_cache()
+            try:
+                found = self._files.ls(self._path(folder), detail=True)
+            except FileNotFoundError:
+                return {}
+            return {
+                f"{folder}/{entry['name'].rpartition('/')[2]}": int(entry["size"])
+                for entry in found
+                if entry["type"] == "file"
+            }
 
     def read(self, name: str) -> bytes:
         """See ``Store``."""
-        return bytes(self._files.cat_file(self._path(name)))
+        with self._asking():
+            return bytes(self._files.cat_file(self._path(name)))
 
-    def reading(self, name: str) -> "contextlib.AbstractContextManager[IO[bytes]]":
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Generator[IO[bytes]]:
         """See ``Store``."""
-        file: contextlib.AbstractContextManager[IO[bytes]] = self._files.open(self._path(name), "rb")
-        return file
+        with self._asking(), self._files.open(self._path(name), "rb") as file:
+            yield file
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Generator[IO[bytes]]:
         """See ``Store``."""
         path = self._path(name)
-        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        with self._files.open(path, "wb") as file:
-            yield file
+        with self._asking():
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            with self._files.open(path, "wb") as file:
+                yield file
 
     def remove(self, name: str) -> None:
         """See ``Store``."""
-        with contextlib.suppress(FileNotFoundError):
+        with self._asking(), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._path(name))
 
     @contextlib.contextmanager

@@ -76,3 +76,29 @@ def test_a_url_without_its_library_is_refused(tmp_path: Path):
 
     assert ended.code == 4
     assert "the file system of nosuchkind URLs cannot be used" in ended.error
+
+
+@pytest.mark.parametrize("call", ["ls", "open", "makedirs", "cat_file"])
+async def test_an_error_of_a_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str):
+    class CredentialsError(Exception):
+        pass
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise CredentialsError("no credentials")
+
+    log = GrowingLog(tmp_path / "data")
+    await log.grow(2)
+    command("backup", log.folder, "--to", PLACE)
+    await log.grow(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(f"fsspec.implementations.memory.MemoryFileSystem.{call}", refuse)
+
+        ended = command("backup", log.folder, "--to", PLACE)
+
+    assert ended.code == 4
+    assert f"{PLACE} cannot be used: CredentialsError: no credentials" in ended.error
+    assert command("backup", log.folder, "--to", PLACE).code == 0
+
+
+def test_a_password_of_a_url_is_not_shown():
+    assert open_store("memory://me:secret@host/orders").place == "memory://...@host/orders"
