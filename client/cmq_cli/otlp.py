@@ -5,8 +5,6 @@ the spans belong to the trace of the producer, else each message has a trace of 
 follow from the message and its events, so a repeated export has the same spans.
 """
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -56,6 +54,10 @@ def export_waits(histories: Sequence[MessageHistory], target: str) -> int:
     if not target.startswith(("http://", "https://")):
         Path(target).write_bytes(content + b"\n")
         return len(spans)
+    # Here, because every command would start slower for it.
+    import urllib.error
+    import urllib.request
+
     request = urllib.request.Request(target, content, {"Content-Type": "application/json"}, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS):

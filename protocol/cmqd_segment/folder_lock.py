@@ -1,7 +1,6 @@
 """The lock of a data folder: a file that each process of the broker holds with ``flock`` as long as it can write."""
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -34,6 +33,9 @@ def try_lock(folder: Path) -> Generator[bool]:
 
     Raises OSError: the folder is missing or cannot be written.
     """
+    # Here, because Windows has no such module, and readers of segments run there.
+    import fcntl
+
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         try:
