@@ -5,6 +5,7 @@ classes live there, and answer for a segment before its seal.
 """
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Final
 
 from cmqd_segment.checkpoint import ActorsSlice, AnyPart, CheckpointEnd, CheckpointHeader, QueueSlice, TopicSlice
@@ -80,12 +81,12 @@ class ActorsOfRows:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[Actor, int]] = {}
-        """Actor, and the row that gave it the number; row 0 = in a checkpoint."""
-        self._listed: list[tuple[int, tuple[Actor, int]]] = []
+        self._seen: dict[int, tuple[int, Actor, int]] = {}
+        """Number, actor, and the row that gave it the number; row 0 = in a checkpoint. In the order of the log."""
+        self._listed: list[tuple[int, Actor, int]] = []
         """The actors of the calls of ``listed``."""
-        self._kept: set[int] = set()
-        """Numbers in the checkpoint that is being written."""
+        self._kept: dict[int, tuple[int, Actor, int]] = {}
+        """The actors in the checkpoint that is being written."""
         self._upto = 0
         """First number that the checkpoint does not know."""
 
@@ -94,7 +95,7 @@ class ActorsOfRows:
 
     def note(self, number: int, actor: Actor, lsn: int) -> None:
         """Take an actor with its number."""
-        self._seen.setdefault(number, (actor, lsn))
+        self._seen.setdefault(number, (number, actor, lsn))
 
     def listed(self, start: int, last_lsn: int) -> tuple[list[tuple[int, Actor]], int]:
         """Return some of the actors that rows up to ``last_lsn`` may name, and the ``start`` of the next call, 0 behind
@@ -102,9 +103,9 @@ class ActorsOfRows:
         """
         if not start:
             # References alone: the call takes a millisecond at the limit of the core.
-            self._listed = list(self._seen.items())
+            self._listed = list(self._seen.values())
         stop = start + LISTED_AT_ONCE
-        some = [(number, actor) for number, (actor, lsn) in self._listed[start:stop] if lsn <= last_lsn]
+        some = [(number, actor) for number, actor, lsn in self._listed[start:stop] if lsn <= last_lsn]
         if stop < len(self._listed):
             return some, stop
         self._listed = []
@@ -114,15 +115,16 @@ class ActorsOfRows:
         """Take a part of a checkpoint that is being written; the last part forgets the actors that no part has."""
         match part:
             case CheckpointHeader():
-                self._kept.clear()
+                self._kept = {}
                 self._upto = 0
             case ActorsSlice():
-                self._kept.update(number for number, _ in part.actors)
+                seen = self._seen
+                self._kept.update((number, seen[number]) for number, _ in part.actors if number in seen)
                 self._upto = part.next_number
-            case CheckpointEnd():
-                gone = [number for number in self._seen if number < self._upto and number not in self._kept]
-                for number in gone:
-                    del self._seen[number]
-                self._kept.clear()
+            case CheckpointEnd() if self._upto:
+                # Part by part, and not with a look at all actors here: the last part takes no longer than others.
+                later = list(takewhile(self._upto.__le__, reversed(self._seen)))
+                self._kept.update((number, self._seen[number]) for number in reversed(later))
+                self._seen, self._kept = self._kept, {}
             case _:
                 pass

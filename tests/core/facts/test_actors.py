@@ -1,5 +1,6 @@
 """The table of actors: numbers, the shares of keys, and actors that are forgotten."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -242,3 +243,17 @@ def test_an_actor_that_came_back_after_the_checkpoint_has_its_second_number(tabl
     loaded.actors.check_invariants()
     assert loaded.number_of(SHOP) == 7
     assert loaded.number_of(OTHER_HOST) == 8
+
+
+def test_the_first_part_copies_no_other_part() -> None:
+    """At the limit, a list of pairs took ten milliseconds of the loop."""
+    table = Table(Limits(max_actors_per_key=10 * ACTORS_A_PART))
+    for actor in named(10 * ACTORS_A_PART):
+        table.actors.number_of(actor, table.records)
+
+    before = sys.getallocatedblocks()
+    parts = table.actors.slices(10, 0)
+    first = next(parts)
+
+    assert sys.getallocatedblocks() - before < 3 * ACTORS_A_PART
+    assert [number for part in (first, *parts) for number, _ in part.actors] == list(range(1, 10 * ACTORS_A_PART + 1))
