@@ -13,7 +13,7 @@ MAX_CLIENT_NAME: Final = 128
 """Characters of the name of a client, which have up to four bytes each."""
 MAX_CLIENT_HOST: Final = 64
 """Characters of a stated host: an IPv6 address with a scope, or most names of machines."""
-NAME_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*\Z"
+NAME_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*\Z"
 """No control characters, line ends or marks of direction, because names stand in tables, logs and terminals; and no
 surrogates, which UTF-8 cannot have."""
 HOST_PATTERN: Final = r"^[0-9A-Za-z._:%-]*\Z"

@@ -19,7 +19,17 @@ from cmqd_protocol.messages import (
 from cmqd_types.actors import Actor, StatedClient
 from support.protocol.connection_pair import ConnectionPair
 
-REFUSED_NAMES = ["two\nlines", "tab\t", "\x7f", "\x9b1m", "right\u202eto left", "mark\u200f", "\u2028", "end\n"]
+REFUSED_NAMES = [
+    "two\nlines",
+    "tab\t",
+    "\x7f",
+    "\x9b1m",
+    "right\u202eto left",
+    "mark\u200f",
+    "\u061c",
+    "\u2028",
+    "end\n",
+]
 
 
 def test_the_server_learns_the_name_of_the_hello() -> None:
