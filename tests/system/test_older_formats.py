@@ -8,6 +8,7 @@ from msgspec import structs
 
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.storage_errors import FolderFormatError
+from cmqd_protocol import messages as wire
 from cmqd_segment.manifest import CACHE_FORMAT, MANIFEST_FORMAT, read_manifest, write_manifest
 from support.formats.archives import ARCHIVES, Expected, differences, format_of, is_cache, unpack
 from support.formats.broker import open_folder
@@ -64,3 +65,29 @@ async def test_a_refused_start_leaves_the_folder_in_its_format(archive: Path, tm
     with pytest.raises(FolderFormatError, match="use a newer cmqd"):
         await open_folder(folder, expected.kept.crashed_ms, open_log)
     assert (folder / "manifest").read_bytes() == before
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name)
+async def test_the_lives_of_messages_in_a_folder_of_an_earlier_format_are_told(archive: Path, tmp_path: Path) -> None:
+    folder, expected, open_log = await unpack_to_open(archive, tmp_path)
+    rig = await open_folder(folder, expected.kept.crashed_ms, open_log)
+    client = await rig.client()
+    committed, _, undecided, _ = expected.kept.sent["half"]
+    (first, second) = expected.kept.receipts["orders"]
+
+    async def told(**asked: int) -> wire.MessageHistory:
+        reply = await rig.answer(client, wire.GetMessageHistory(client.next_id(), **asked))
+        assert isinstance(reply, wire.MessageHistory), reply
+        return reply
+
+    assert [event.kind for event in (await told(message_id=committed)).events] == ["half", "committed"]
+    assert [event.kind for event in (await told(message_id=undecided)).events] == ["half", "checked", "undecided"]
+    lives = [await told(receipt_handle=handle) for handle in (first, second)]
+    for life in lives:
+        assert {event.queue for event in life.events} == {"orders"}
+        assert [(place.queue, place.state) for place in life.places] == [("orders", "in_flight")]
+    assert lives[0].message_id != lives[1].message_id
+    published = await told(message_id=expected.kept.sent["published"][0])
+    assert (published.events[0].kind, published.events[0].queue) == ("published", "news")
+    assert [event.queue for event in published.events if event.kind == "copied"] == ["inbox"]
+    await rig.stop()
