@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import HistoryAnswer
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import (
@@ -154,3 +155,19 @@ async def test_a_cancelled_reading_ends_and_holds_up_no_other(open_rig: OpenRig)
 
     assert kinds(await readings[8]) == [LifeKind.SENT, LifeKind.RECEIVED]
     assert await rig.store(1, 40, 1) == rig.log.last_lsn
+
+
+async def test_a_close_ends_a_reading(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    await lived(rig)
+    readings = [asyncio.ensure_future(rig.log.read_history(FIRST_ID + position)) for position in range(5)]
+    await asyncio.sleep(0)
+
+    await rig.log.close()
+
+    done, pending = await asyncio.wait(readings, timeout=10)
+    assert not pending
+    assert {type(each.exception()) for each in done} <= {type(None), LogFailed}
+    assert not rig.fatal
+    again = await open_rig()
+    assert kinds(await again.log.read_history(FIRST_ID + 17)) == LIFE

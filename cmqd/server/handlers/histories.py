@@ -5,6 +5,7 @@ A message of another account is answered as an id that was never given: a refusa
 
 import asyncio
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Final
 
@@ -32,8 +33,9 @@ from cmqd_types.messages import printed_id
 from cmqd_types.shards import SHARD_SHIFT
 
 MAX_MESSAGE_ID: Final = (1 << 64) - 1
-MAX_READINGS: Final = 32
-"""Histories under way. The log reads one at a time, and a long log takes seconds."""
+MAX_READINGS: Final = 8
+"""Histories of an account under way. The log reads one at a time, and a long log takes seconds: with more, other
+accounts would wait behind this one."""
 LOOK_SECONDS: Final = 1.0
 """Time after which a reading whose client is gone ends."""
 HALTED: Final = "the broker stopped while the log was read"
@@ -50,7 +52,8 @@ class HistoryRequests:
     shard: int
     spawn: Callable[[Coroutine[None, None, None]], None]
     schedule: Callable[[], None]
-    _readings: int = dataclasses.field(default=0, init=False)
+    _readings: Counter[str] = dataclasses.field(default_factory=Counter[str], init=False)
+    """Histories under way, by account."""
 
     @handles(wire.GetMessageHistory)
     def handle(self, client: Client, request: wire.GetMessageHistory) -> None:
@@ -63,11 +66,11 @@ class HistoryRequests:
             client.park(request)
             return
         self._check(request)
-        if self._readings >= MAX_READINGS:
-            text = f"{MAX_READINGS} histories are being read; try again"
+        if self._readings[client.account] >= MAX_READINGS:
+            text = f"{MAX_READINGS} histories are being read for account {client.account!r}; try again"
             client.answer(error(request.request_id, ErrorCode.BUSY, text, retry_after_ms=BUSY_RETRY_MS))
             return
-        self._readings += 1
+        self._readings[client.account] += 1
         self.spawn(self._answer(client, request))
 
     def _check(self, request: wire.GetMessageHistory) -> None:
@@ -106,7 +109,8 @@ class HistoryRequests:
             else:
                 self._reply(client, request, answer)
         finally:
-            self._readings -= 1
+            self._readings[client.account] -= 1
+            self._readings += Counter()  # without the accounts that have none
             self.schedule()
 
     async def _read(self, client: Client, request: wire.GetMessageHistory) -> HistoryAnswer | None:

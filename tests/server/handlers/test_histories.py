@@ -216,6 +216,8 @@ async def test_histories_under_way_are_limited_and_end_with_their_clients(
     rig: ServerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, other = await rig.client(), await rig.client()
+    await client.expect(wire.KeyList, wire.CreateAccount, "shop")
+    shop = await rig.client(rig.accounts.first_key("shop"))
     await client.expect(wire.QueueInfo, wire.CreateQueue, "orders", {})
     (sent,) = await client.send("orders", b"x")
     read_history, cancelled = rig.log.read_history, list[int]()
@@ -235,8 +237,14 @@ async def test_histories_under_way_are_limited_and_end_with_their_clients(
     await eventually(lambda: client.read() or len(client.replies) == 3)
     assert [code_of(client.replies[request]) for request in requests[MAX_READINGS:]] == ["busy"] * 3
 
+    shop.begin(wire.GetMessageHistory(shop.next_id(), sent))
+    shop.deliver()
+    await asyncio.sleep(0.01)
+    shop.read()
+    assert not shop.replies, "it waits"
+    shop.transport.lose()
     client.transport.lose()
-    await eventually(lambda: cancelled == [sent] * MAX_READINGS)
+    await eventually(lambda: cancelled == [sent] * (MAX_READINGS + 1))
     monkeypatch.setattr(rig.log, "read_history", read_history)
 
     assert told(await history(rig, other, sent)) == [(LifeKind.SENT, "orders")]
