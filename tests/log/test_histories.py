@@ -157,11 +157,13 @@ async def test_a_cancelled_reading_ends_and_holds_up_no_other(open_rig: OpenRig)
     assert await rig.store(1, 40, 1) == rig.log.last_lsn
 
 
-async def test_a_close_ends_a_reading(open_rig: OpenRig) -> None:
+@pytest.mark.parametrize("turns", [1, 2, 5, 20])
+async def test_a_close_ends_a_reading(open_rig: OpenRig, turns: int) -> None:
     rig = await open_rig()
     await lived(rig)
     readings = [asyncio.ensure_future(rig.log.read_history(FIRST_ID + position)) for position in range(5)]
-    await asyncio.sleep(0)
+    for _ in range(turns):
+        await asyncio.sleep(0)
 
     await rig.log.close()
 

@@ -400,9 +400,9 @@ class StorageProcessLog:
         return answer
 
     def _answered(self, request_id: int, answer: object) -> None:
-        request = self._requests.pop(request_id)
-        # The caller may have been cancelled meanwhile.
-        if not request.done():
+        # The log may have been killed or the caller been cancelled meanwhile.
+        request = self._requests.pop(request_id, None)
+        if request is not None and not request.done():
             request.set_result(answer)
 
     def _on_durable(self, lsn: int, fsync_us: int) -> None:
@@ -521,6 +521,7 @@ class StorageProcessLog:
         if self._commits.failed is not None:
             raise self._commits.failed
         self._commits.failed = LogFailed("the log is closed")
+        self._end_requests(self._commits.failed)
 
     async def _close_in_order(self) -> None:
         # Before the end of recovery no row can have been appended, so there is no commit to wait for.
@@ -552,6 +553,16 @@ class StorageProcessLog:
         """End at once, as by a crash of this process: for tests, and for a broker that must not wait."""
         self._commits.failed = self._commits.failed or LogFailed("the log was killed")
         await self._end_process()
+        self._end_requests(self._commits.failed)
+
+    def _end_requests(self, error: LogError) -> None:
+        """End the requests that the storage process does not answer any more, such as a history that is being read."""
+        for request in self._requests.values():
+            if not request.done():
+                request.set_exception(error)
+                # As in ``_fail``: no warning from asyncio if no caller waits.
+                request.exception()
+        self._requests.clear()
 
     def _on_lost(self) -> None:
         """Take note of the end of a socket: expected after ``Closed`` or a kill, a failure at any other time."""
