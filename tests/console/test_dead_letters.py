@@ -145,6 +145,8 @@ def test_a_message_of_a_queue_leads_to_its_life(page: Page, account: Account, vi
     for number, texts in enumerate([("sent", "12 B"), ("received", "until"), ("given back", "orders")], 1):
         for text in texts:
             expect(events.get_by_role("row").nth(number)).to_contain_text(text)
+    expect(events.get_by_role("row").nth(1)).to_contain_text("by ")
+    expect(events.get_by_role("row").nth(1)).to_contain_text("(AKID")
     expect(events.get_by_role("row")).to_have_count(4)
     place = page.get_by_role("table", name="Where the message is").get_by_role("row").nth(1)
     for text in ("orders", "Active", sent.id):

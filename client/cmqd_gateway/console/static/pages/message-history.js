@@ -127,6 +127,7 @@ function eventsView(history) {
 /** Return the facts of an event in a line. */
 function detailsView(event) {
   const facts = [
+    event.client_key ? clientView(event) : null,
     event.size > 0 ? bytes(event.size) : null,
     event.from_queue ? t('history.moved', { queue: event.from_queue }) : null,
     event.subscription ? t('history.subscription', { name: event.subscription }) : null,
@@ -138,6 +139,12 @@ function detailsView(event) {
     event.text ? visible(event.text) : null,
   ].filter(Boolean);
   return facts.length === 0 ? '–' : facts.map((fact, index) => html`${index > 0 ? ' · ' : ''}${fact}`);
+}
+
+/** Return the client of an event: its name is its own word, the key beside the name is proved. */
+function clientView({ client_name: name, client_key: key, client_host: host }) {
+  const client = name === '' ? key : `${visible(name)} (${key})`;
+  return host === '' ? t('history.by', { client }) : t('history.by-host', { client, host });
 }
 
 function nameView(name, isTopic) {

@@ -18,6 +18,8 @@ export default {
   'history.details': ['Details', '详情'],
   'history.left-out': ['{count} events in the middle are left out.', '已省略中间的 {count} 个事件。'],
   'history.as-of': ['As of row {row} of the log, {time}.', '截至日志第 {row} 行，{time}。'],
+  'history.by': ['by {client}', '由 {client}'],
+  'history.by-host': ['by {client} on {host}', '由 {client}（{host}）'],
   'history.moved': ['from {queue}', '来自 {queue}'],
   'history.subscription': ['subscription {name}', '订阅 {name}'],
   'history.schedule': ['schedule {name}', '定时任务 {name}'],
