@@ -84,7 +84,10 @@ def copy_out(store: Store, file: StoredFile, target: IO[bytes]) -> None:
     except FileNotFoundError:
         raise Refused(f"{file.name} is missing in {store.place}") from None
     if digest.hexdigest() != file.sha256:
-        raise Refused(f"{file.name} of {store.place} does not match its checksum: it was cut, or changed")
+        raise Refused(
+            f"{file.name} of {store.place} does not match its checksum: it was cut, or changed. Without that file, the"
+            " next run copies it again as long as the data folder has it"
+        )
 
 
 def _chunks(reading: IO[bytes], pace: Pace):

@@ -69,7 +69,10 @@ async def pinned_folder(client: Client, folder: Path) -> AsyncGenerator[tuple[He
             after = page.next
         manifest = await asyncio.to_thread(manifest_of, folder)
         if pin.log_id != manifest.log_id:
-            raise Refused(f"the broker that was asked has log {pin.log_id}, and {folder} has log {manifest.log_id}")
+            raise Refused(
+                f"the broker that was asked has log {pin.log_id}, and {folder} has log {manifest.log_id}: do CMQ_URL or"
+                " CMQ_CONTEXT_FILE name another broker?"
+            )
         sealed = {entry.number for entry in manifest.segments if entry.state is SegmentState.SEALED}
         if not numbers <= sealed:
             # The addresses of a pair lead to the leader from both machines.

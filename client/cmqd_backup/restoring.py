@@ -17,6 +17,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -90,13 +91,15 @@ def restore(asked: Restoring) -> None:
         try:
             (asked.folder / UNFINISHED).touch(mode=0o600)
             sync_folder(asked.folder)
-            _Restore(asked, runs, newest).run()
+            tell = _Restore(asked, runs, newest).run()
         except (Refused, OSError):
             if not (asked.folder / MANIFEST_NAME).exists():
                 _leave(asked.folder, is_new=is_new)
             raise
         (asked.folder / UNFINISHED).unlink()
         sync_folder(asked.folder)
+        # Last: the folder is whole, also if the reader of the report has gone.
+        tell()
 
 
 def _require_empty(folder: Path) -> None:
@@ -141,10 +144,10 @@ class _Restore:
         for name in (SEGMENTS, CHECKPOINTS):
             (asked.folder / name).mkdir(mode=0o750)
 
-    def run(self) -> None:
-        """Write all files, the manifest last. Raises Refused, OSError."""
+    def run(self) -> Callable[[], None]:
+        """Write all files, the manifest last; return the report. Raises Refused, OSError."""
         stretch, last = self._choose()
-        run, out = stretch.run, self._asked.out
+        run = stretch.run
         checkpoint = self._newest_checkpoint(stretch, last.lsn)
         entries: list[SegmentEntry] = []
         for entry in stretch.segments(last.lsn):
@@ -163,8 +166,7 @@ class _Restore:
             sync_folder(self._folder / name)
         sync_folder(self._folder)
         write_manifest(self._folder, manifest, self._mode)
-        self._tell(stretch, last, manifest, keys)
-        out(f"{self._folder} is restored: start its broker")
+        return partial(self._tell, stretch, last, manifest, keys)
 
     # ------------------------------------------------------------------ the row
 
@@ -354,3 +356,4 @@ class _Restore:
             out(f"accounts: as of {shown_time(stretch.run.ended_ms)}; these keys are valid again:")
         for key in keys:
             out(f"  {key}")
+        out(f"{self._folder} is restored: start its broker")

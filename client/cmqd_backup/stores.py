@@ -6,7 +6,7 @@ import re
 from collections.abc import Generator
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Final, Protocol
 
 from cmqd_backup.refusals import Refused
 from cmqd_segment.folder_lock import try_lock
@@ -14,6 +14,8 @@ from cmqd_segment.manifest import MANIFEST_NAME, sync_folder
 
 _PART = ".part"
 """End of the name of a file that is being written."""
+
+_ALMOST_URL: Final = re.compile("[a-z][a-z0-9]+:/")
 
 
 class Store(Protocol):
@@ -52,9 +54,15 @@ class Store(Protocol):
 def open_store(place: str) -> Store:
     """Return the store at a path or URL; no file is touched. Raises Refused."""
     kind, separator, rest = place.partition("://")
+    if not place.strip():
+        raise Refused("the place of the backup is empty: name a folder or a URL")
     if not separator:
+        if _ALMOST_URL.match(place):
+            raise Refused(f"{place} is neither a folder nor a URL: write KIND://..., or ./{place} for a folder")
         return FolderStore(Path(place))
     if kind == "file":
+        if not rest.startswith("/"):
+            raise Refused(f"{place} names no path from the root: write file:///path")
         return FolderStore(Path(rest))
     return UrlStore(place)
 
@@ -104,8 +112,11 @@ class FolderStore:
                 yield file
                 os.fsync(file.fileno())
             temporary.replace(target)
-        except BaseException:
+        except BaseException as error:
             temporary.unlink(missing_ok=True)
+            if isinstance(error, OSError) and error.filename is None:
+                # A full disk: the error of a write does not say which.
+                raise OSError(error.errno, error.strerror, str(target)) from error
             raise
         sync_folder(target.parent)
 

@@ -1,5 +1,7 @@
 """Places and times that an operator names by mistake: nothing of another folder is lost, no other time is taken."""
 
+import errno
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -96,3 +98,41 @@ def test_today_is_that_of_the_zone_that_was_typed(text: str, moment: str):
     now_ms = round(datetime.fromisoformat("2026-01-31T12:00:00+00:00").timestamp() * 1000)
 
     assert parse_moment(text, now_ms) == round(datetime.fromisoformat(f"{moment}T{text}").timestamp() * 1000)
+
+
+@pytest.mark.parametrize("place", ["", " ", "s3:/bucket/backup", "file://backup", "file://"])
+def test_a_place_that_was_mistyped_is_no_folder(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """An empty variable of a script would make a backup in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    for arguments in (["backup", "data", "--to", place], ["backup", "list", place], ["restore", place, "new"]):
+        ended = command(*arguments)
+
+        assert ended.code == 4
+        assert re.search(r"name a folder or a URL|write (KIND|file)://", ended.error)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_restore_whose_report_is_not_read_is_whole(tmp_path: Path):
+    log, backup, target = GrowingLog(tmp_path / "data"), tmp_path / "backup", tmp_path / "restored"
+    await log.grow(2)
+    assert command("backup", log.folder, "--to", backup).code == 0
+
+    def closed(_line: str) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        restore(Restoring(FolderStore(backup), target, None, None, NOW_MS, closed))
+
+    assert (target / "manifest").exists()
+    assert not (target / restoring.UNFINISHED).exists()
+
+
+def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path):
+    store = FolderStore(tmp_path / "backup")
+
+    with pytest.raises(OSError, match=r"segments/1\.db") as full, store.writing("segments/1.db"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert full.value.errno == errno.ENOSPC
+    assert list((tmp_path / "backup" / "segments").iterdir()) == []
