@@ -76,6 +76,8 @@ class Life:
         message, which its commit stores again, and that of a late copy."""
         self._pattern: re.Pattern[bytes] | None = None
         """Finds the rows that may name the message; None = no row does. To be made anew if ``_is_changed``."""
+        self._searched: set[int] = set()
+        """Ids of the queues and topics that the pattern finds; empty = the pattern finds all."""
         self._is_changed = True
         self._notes = LifeNotes(find_name, find_actor)
         self._by_id: dict[int, Place] = {}
@@ -123,24 +125,35 @@ class Life:
         """
         if self._is_changed:
             self._is_changed = False
-            self._pattern = self._new_pattern()
+            self._renew_pattern()
         return self._pattern is not None and self._pattern.search(meta) is not None
 
-    def _new_pattern(self) -> re.Pattern[bytes] | None:
+    def _renew_pattern(self) -> None:
+        wanted = self._wanted()
+        if wanted is None:
+            self._pattern, self._searched = _ANY_ROW, set()
+        elif not wanted:
+            self._pattern, self._searched = None, set()
+        elif not wanted <= self._searched or 2 * len(wanted) < len(self._searched):
+            # A pattern takes milliseconds to make if the message has hundreds of copies, which end one by one. So a
+            # pattern serves until half of its queues are of no interest any more.
+            self._searched = wanted
+            ids = b"|".join(re.escape(msgspec.msgpack.encode(number)) for number in sorted(wanted))
+            self._pattern = re.compile(b"[" + _TAGS + b"](?:" + ids + b")", re.DOTALL)
+
+    def _wanted(self) -> set[int] | None:
+        """Return the ids of the queues and topics whose records may name the message; None = any record may."""
         by_id = self._by_id
         self._awaited = {each for each in self._awaited if each not in by_id or by_id[each].state == "half"}
         if not self._awaited <= by_id.keys():
-            return _ANY_ROW
-        numbers = {number for number, _ in self.open_positions}
-        if not numbers:
             return None
-        ids = b"|".join(re.escape(msgspec.msgpack.encode(number)) for number in sorted(numbers))
-        return re.compile(b"[" + _TAGS + b"](?:" + ids + b")", re.DOTALL)
+        return {number for number, _ in self.open_positions}
 
     @property
     def is_over(self) -> bool:
         """True if no later record can name the message."""
-        return self._new_pattern() is None
+        wanted = self._wanted()
+        return wanted is not None and not wanted
 
     def feed(self, lsn: int, time_ms: int, records: Sequence[AnyRecord]) -> None:
         """Take the records of a row; rows ascend."""

@@ -1,10 +1,13 @@
 """The life of a message: events in order, over queues, and the honesty of a log with missing rows."""
 
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cmqd.core.outcome import Outcome
+from cmqd_reading import life as life_module
 from cmqd_reading.births import birth_in, received_under, sent_with
 from cmqd_reading.life import REPLAY_MARK, Life
 from cmqd_reading.life_events import MAX_EVENTS
@@ -19,6 +22,7 @@ from cmqd_segment.records import (
     MessagesSent,
     VisibilityChanged,
 )
+from cmqd_segment.rows import encode_records
 from cmqd_types.actors import Actor
 from cmqd_types.histories import MessageHistory
 from support.core.builders import ACCOUNT, Rig
@@ -129,6 +133,35 @@ def test_a_half_message_keeps_its_id_through_checks_and_commit() -> None:
     ]
     assert [place.state for place in life(rig, first).places] == ["active"]
     assert texts(life(rig, second))[-1] == "rolled back, 1.5 s after its send"
+
+
+def test_copies_that_end_one_by_one_make_few_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern for 500 queues takes some milliseconds to make, and each row can end a copy."""
+    rig = TimedRig()
+    rig.create_topic("news")
+    queues = [f"queue-{number}" for number in range(40)]
+    for queue in queues:
+        rig.subscribe(queue)
+    (message_id,) = rig.publish(b"p").message_ids
+    for queue in queues:
+        rig.done(rig.broker.clear_queue(ACCOUNT, queue, rig.now_ms))
+    made: list[bytes] = []
+
+    def compiled(pattern: bytes, flags: int) -> re.Pattern[bytes]:
+        made.append(pattern)
+        return re.compile(pattern, flags)
+
+    monkeypatch.setattr(life_module, "re", SimpleNamespace(compile=compiled, escape=re.escape, DOTALL=re.DOTALL))
+    found, fed = Life([message_id]), 0
+    for lsn, (time_ms, records) in enumerate(zip(rig.times, rig.log.rows, strict=True), 1):
+        if found.may_name(encode_records(records)):
+            found.feed(lsn, time_ms, records)
+            fed += 1
+
+    assert found.is_over
+    assert found.result(rig.log.last_lsn, rig.now_ms).events == life(rig, message_id).events
+    assert fed >= 40
+    assert 0 < len(made) <= 7
 
 
 def test_a_publish_is_followed_to_its_copies_and_deliveries() -> None:
