@@ -92,7 +92,7 @@ async def _copied(wanted: Wanted, began_ms: int, out: Out) -> Copied:
             return await _back_up(wanted, stopped_folder(wanted.folder), began_ms, out)
     if is_free:
         # A run would keep the broker from its start. The standing pin keeps the rows until the next run.
-        raise Refused(f"no broker works on {wanted.folder}")
+        raise Refused(f"no broker works on {wanted.folder}: start it, or make a single run, without --every")
     async with connected(wanted.folder) as client, pinned_folder(client, wanted.folder) as (held, pin):
         try:
             copied = await _back_up(wanted, held, began_ms, out)

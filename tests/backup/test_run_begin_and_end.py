@@ -13,6 +13,7 @@ import pytest
 from cmqd_backup import making
 from cmqd_backup.holds import Held, manifest_of
 from cmqd_backup.making import Wanted, make_run
+from cmqd_backup.refusals import Refused
 from cmqd_backup.runs import Runs
 from cmqd_backup.stores import FolderStore
 from cmqd_client.pins import LogPin
@@ -76,6 +77,11 @@ async def test_a_run_says_no_time_behind_its_pin(log: GrowingLog, tmp_path: Path
     assert run is not None
     assert run.until_ms == before_ms
     assert run.ended_ms == before_ms + 60_000
+
+
+async def test_runs_at_an_interval_need_a_broker(log: GrowingLog, tmp_path: Path):
+    with pytest.raises(Refused, match="start it, or make a single run, without --every"):
+        await make_run(Wanted(log.folder, FolderStore(tmp_path / "backup"), every_ms=60_000), print)
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "stopped"])
