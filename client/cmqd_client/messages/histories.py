@@ -51,6 +51,8 @@ class HistoryEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the client's key; empty if not known: an older server wrote the row, or the event is the server's own."""
     client_host: str = ""
     """Address of the client's machine; empty if not known, and for keys with restrictions."""
+    client_stated_by: str = ""
+    """Address of the peer that stated the host, such as a gateway, without proof; empty if the server saw the host."""
     counted: bool
     """False: a release that takes the receive back."""
     certain: bool
@@ -118,6 +120,7 @@ def _event(event: histories.LifeEvent) -> HistoryEvent:
         client_name="" if actor is None else actor.name,
         client_key="" if actor is None else actor.secret_id,
         client_host="" if actor is None else actor.host,
+        client_stated_by="" if actor is None else actor.stated_by,
         description=life_text(event),
         id=printed_id(event.message_id) if event.message_id else None,
         from_id=printed_id(event.from_id) if event.from_id else None,

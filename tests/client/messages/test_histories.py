@@ -6,6 +6,7 @@ import pytest
 
 from cmqd_client import Client
 from cmqd_client.errors import InvalidArgument, MessageNotFound
+from cmqd_types.actors import StatedClient
 from cmqd_types.histories import LifeKind
 
 
@@ -20,7 +21,7 @@ async def test_the_life_of_a_message_is_read_by_id_and_by_handle(client: Client)
     first, second = history
     assert (first.kind, first.queue, first.id, first.size) == (LifeKind.SENT, "orders", sent.id, 3)
     assert first.client_name
-    assert first.client_host == "127.0.0.1"
+    assert (first.client_host, first.client_stated_by) == ("127.0.0.1", "")
     assert first.description == f"sent, 3 bytes, by {first.client_name} (AKID...{first.client_key[-2:]})"
     assert (first.from_id, first.until_time) == (None, None)
     assert (second.kind, second.receive_count, second.certain) == (LifeKind.RECEIVED, 1, True)
@@ -36,6 +37,15 @@ async def test_the_life_of_a_message_is_read_by_id_and_by_handle(client: Client)
     assert history.life.events[1].until_ms == round(place.until_time.timestamp() * 1000)
     by_handle = await client.message_history(receipt_handle=message.receipt_handle)
     assert (by_handle.events, by_handle.places) == (history.events, history.places)
+
+
+async def test_a_host_that_the_server_did_not_see_is_stated_by_the_peer(client: Client) -> None:
+    shop = client.on_behalf_of(StatedClient("shop", "10.9.8.7"))
+    sent = await (await shop.ensure_queue("orders")).send(b"abc")
+
+    (event,) = await client.message_history(sent.id)
+
+    assert (event.client_name, event.client_host, event.client_stated_by) == ("shop", "10.9.8.7", "127.0.0.1")
 
 
 async def test_a_message_that_no_row_tells_of_is_not_found(client: Client) -> None:
