@@ -12,6 +12,8 @@ from cmqd_client import connect
 QUEUE = "load"
 BODY_BYTES = 2_000
 BATCH = 20
+MOST_STORED = 5_000
+"""Messages that the broker has at a time: a copy of many copies takes no longer than the first."""
 
 
 class Load:
@@ -66,18 +68,20 @@ class Load:
 
     async def _send(self, queue: Any) -> None:
         while True:
+            await asyncio.sleep(0.02)
+            if len(self.sent) - len(self.deleting) > MOST_STORED:
+                continue
             numbers = range(self._next, self._next + BATCH)
             self._next += BATCH
             self.tried.update(numbers)
             await queue.send_batch([message_body(number) for number in numbers])
             self.sent.update(numbers)
-            await asyncio.sleep(0.02)
 
     async def _consume(self, queue: Any) -> None:
         while True:
             for message in await queue.receive(BATCH, wait=0.1, visibility_timeout=300):
-                # Half of the messages stay, in flight for the rest of the test.
-                if self._random.random() < 0.5:
+                # A part of the messages stays, in flight for the rest of the test.
+                if self._random.random() < 0.5 or len(self.sent) - len(self.deleting) > MOST_STORED / 2:
                     number = number_of(message.body)
                     self.deleting.add(number)
                     with contextlib.suppress(Exception):
