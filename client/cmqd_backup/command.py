@@ -154,16 +154,19 @@ def _list_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cmqd backup list",
         description="Show the times that a backup can restore, its gaps, its size and its newest run.",
-        epilog="exit code 8: a file of the backup is missing, or has another size",
+        epilog="exit code 8: a file of the backup is missing, has another size, or (--verify) another checksum",
     )
     parser.add_argument("backup", metavar="BACKUP", help="folder or URL of the backup")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--verify", action="store_true", help="read every file, and compare its checksum: a disk may change old files"
+    )
     parser.set_defaults(run=_run_list)
     return parser
 
 
 def _run_list(chosen: argparse.Namespace) -> int:
-    is_whole = list_backup(open_store(chosen.backup), as_json=chosen.json, out=_say)
+    is_whole = list_backup(open_store(chosen.backup), as_json=chosen.json, reads_all=chosen.verify, out=_say)
     return OK if is_whole else FAULTY
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cmqd_backup.copying import Pace, check
 from cmqd_backup.moments import shown_time
 from cmqd_backup.refusals import Refused
 from cmqd_backup.runs import Run, Runs
@@ -13,8 +14,14 @@ from cmqd_backup.timeline import Stretch, gaps, stretches
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
-def list_backup(store: Store, *, as_json: bool, out: Callable[[str], object]) -> bool:
+def list_backup(store: Store, *, as_json: bool, reads_all: bool = False, out: Callable[[str], object]) -> bool:
     """Show runs, times and size of a backup; return False if a file of a run is missing or was cut.
+
+    Args:
+        store: the place of the backup.
+        as_json: print a document.
+        reads_all: read every file, and compare its checksum.
+        out: gets the lines.
 
     Raises:
         Refused: there is no run.
@@ -24,7 +31,7 @@ def list_backup(store: Store, *, as_json: bool, out: Callable[[str], object]) ->
     runs = listed.all()
     if not runs:
         raise Refused(f"{store.place} has no backup" + "".join(f"; {fault}" for fault in listed.faults))
-    faults = [*listed.faults, *_file_faults(store, runs)]
+    faults = [*listed.faults, *_file_faults(store, runs, reads_all=reads_all)]
     parts = stretches(runs)
     if as_json:
         out(json.dumps(_document(runs, parts, faults), indent=1))
@@ -33,8 +40,8 @@ def list_backup(store: Store, *, as_json: bool, out: Callable[[str], object]) ->
     return not faults
 
 
-def _file_faults(store: Store, runs: Sequence[Run]) -> list[str]:
-    """Return a sentence for each file that is missing or has another size."""
+def _file_faults(store: Store, runs: Sequence[Run], *, reads_all: bool) -> list[str]:
+    """Return a sentence for each file that is missing, has another size or, if all are read, another checksum."""
     files = {file.name: file for run in runs for file in run.files}
     sizes: dict[str, int] = {}
     for folder in {name.partition("/")[0] for name in files}:
@@ -46,6 +53,11 @@ def _file_faults(store: Store, runs: Sequence[Run]) -> list[str]:
             faults.append(f"{name} is missing")
         elif size != file.bytes:
             faults.append(f"{name} has {size} bytes instead of {file.bytes}: it was cut, or changed")
+        elif reads_all:
+            try:
+                check(store, file, Pace())
+            except (Refused, FileNotFoundError) as fault:
+                faults.append(str(fault))
     return faults
 
 

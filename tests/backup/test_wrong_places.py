@@ -136,3 +136,23 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path):
 
     assert full.value.errno == errno.ENOSPC
     assert list((tmp_path / "backup" / "segments").iterdir()) == []
+
+
+async def test_a_file_that_changed_since_its_run_is_found_and_copied_again(tmp_path: Path):
+    log, backup = GrowingLog(tmp_path / "data"), tmp_path / "backup"
+    await log.grow(2)
+    assert command("backup", log.folder, "--to", backup).code == 0
+    assert command("backup", "list", backup, "--verify").code == 0
+    (segment,) = (backup / "segments").iterdir()
+    content = bytearray(segment.read_bytes())
+    content[9000] ^= 1
+    segment.write_bytes(content)
+
+    assert command("backup", "list", backup).code == 0
+    found = command("backup", "list", backup, "--verify")
+
+    assert found.code == 8
+    assert f"segments/{segment.name} of {backup} does not match its checksum" in found.lines
+    segment.unlink()
+    assert command("backup", log.folder, "--to", backup).code == 0
+    assert command("backup", "list", backup, "--verify").code == 0
