@@ -95,6 +95,9 @@ def back_up(
 def _manifest_upto(held: Held) -> Manifest:
     """Return the manifest of the run: sealed segments and checkpoints up to its last row. Raises Refused."""
     manifest, last_lsn = held.manifest, held.last_lsn
+    if not last_lsn:
+        # A restored log begins at the time of its last row: here in 1970.
+        raise Refused(f"the log of {held.folder} is empty: there is no row to back up")
     segments = [
         # Side files repeat their segments, and a broker makes missing ones anew.
         structs.replace(entry, side=None)

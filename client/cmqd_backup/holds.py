@@ -33,7 +33,7 @@ def stopped_folder(folder: Path) -> Held:
             f"the newest rows of {folder} are in files that are not sealed: its broker was killed, or had to stop"
             " before it had sealed them. Start the broker, and make the backup while it runs"
         )
-    return Held(folder, manifest, _last_lsn(folder, manifest))
+    return Held(folder, manifest, _last_lsn(manifest))
 
 
 def manifest_of(folder: Path) -> Manifest:
@@ -49,11 +49,9 @@ def manifest_of(folder: Path) -> Manifest:
     return manifest
 
 
-def _last_lsn(folder: Path, manifest: Manifest) -> int:
-    """Return the last row of a stopped folder. Raises Refused for a log without a row."""
+def _last_lsn(manifest: Manifest) -> int:
+    """Return the last row of a stopped folder; 0 for a log without a row."""
     lasts = [entry.last_lsn for entry in manifest.segments if entry.state is not SegmentState.PREPARING and entry.rows]
     lasts += [last for _, last in manifest.dropped]
     lasts += [entry.end_lsn for entry in manifest.checkpoints]
-    if not any(lasts):
-        raise Refused(f"the log of {folder} is empty: there is no row to back up")
-    return max(lasts)
+    return max(lasts, default=0)

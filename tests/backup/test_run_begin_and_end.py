@@ -48,6 +48,7 @@ class Broker:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_ms = NOW_MS + 1_000_000
+        self.last_lsn = 2
         self.parts_at_release: list[Path] | None = None
         monkeypatch.setattr(making, "wall_ms", lambda: self.now_ms)
         monkeypatch.setattr(making, "connected", self.connected)
@@ -60,7 +61,7 @@ class Broker:
     async def pinned_folder(self, _client: Any, folder: Path) -> AsyncGenerator[tuple[Held, LogPin]]:
         self.now_ms += 60_000
         try:
-            yield Held(folder, manifest_of(folder), 2), PIN
+            yield Held(folder, manifest_of(folder), self.last_lsn), PIN
         finally:
             self.parts_at_release = list(folder.parent.glob("backup/*/.*.part"))
 
@@ -82,6 +83,18 @@ async def test_a_run_says_no_time_behind_its_pin(log: GrowingLog, tmp_path: Path
 async def test_runs_at_an_interval_need_a_broker(log: GrowingLog, tmp_path: Path):
     with pytest.raises(Refused, match="start it, or make a single run, without --every"):
         await make_run(Wanted(log.folder, FolderStore(tmp_path / "backup"), every_ms=60_000), print)
+
+
+async def test_a_live_log_without_a_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The broker time of a restored log would begin in 1970."""
+    empty, broker, store = GrowingLog(tmp_path / "data"), Broker(monkeypatch), FolderStore(tmp_path / "backup")
+    await empty.grow(0)
+    broker.last_lsn = 0
+
+    with try_lock(empty.folder), pytest.raises(Refused, match="is empty: there is no row to back up"):
+        await make_run(Wanted(empty.folder, store), print)
+
+    assert Runs(store).names == []
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "stopped"])
