@@ -67,6 +67,8 @@ class Limits(msgspec.Struct, frozen=True):
     memory, at most 1,200."""
     max_actors_per_key: int = 1000
     """Share of a key: names are the word of the client, and a client that invents names must not use up all."""
+    max_actors_per_account: int = 20_000
+    """Share of an account, which may have many keys."""
     max_rejection_bytes: int = 256
     """Of the reason that a consumer gives for a move to the dead-letter queue: a sentence, kept in the origin."""
     max_dead_letter_sources: int = 6

@@ -3,9 +3,9 @@
 An actor gets its number at its first change: ``ActorSeen`` stands in front of the record that names the actor, in the
 same append. A client that only looks at messages, or whose requests are all refused, costs nothing.
 
-Names are the word of a client. A key has a share of the table, so a client that invents names takes no room of others:
-beyond the share, and beyond the limit of all keys, further clients of a key have one number together, of an actor
-without name and host.
+Names are the word of a client. A key and an account have shares of the table, so a client that invents names takes no
+room of others: beyond the shares, and beyond the limit of the table, further clients of a key have one number together,
+of an actor without name and host.
 
 An actor is forgotten when no row outside of sealed segments names it, because a sealed segment has a table of its
 actors. Time is cut into generations, and an entry has the generation of its last use. When a checkpoint is written and
@@ -14,6 +14,7 @@ A forgotten actor that comes back gets a new number: its old number is in no che
 tell that the two are equal.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 
@@ -51,8 +52,8 @@ class Actors:
         self.next_number = 1
         self._entries: dict[Actor, Numbered] = {}
         self._by_number: dict[int, Actor] = {}
-        self._of_key: dict[tuple[str, str], int] = {}
-        """Number of named actors of each key, by account and id."""
+        self._named: Counter[tuple[str, str]] = Counter()
+        """Number of named actors of each key, by account and id, and of each account, with an empty id."""
         self._generation = 0
         self._begun_lsn = 0
         """Newest row at the begin of the generation."""
@@ -61,7 +62,7 @@ class Actors:
         return len(self._entries)
 
     def __repr__(self) -> str:
-        return f"<Actors kept={len(self._entries)} keys={len(self._of_key)} next_number={self.next_number}>"
+        return f"<Actors kept={len(self._entries)} next_number={self.next_number}>"
 
     def find(self, number: int) -> Actor | None:
         """Return the actor with a number; None if the actor is forgotten: the sealed segments with the number have a
@@ -141,8 +142,11 @@ class Actors:
         if not actor.secret_id:
             return NOT_KNOWN
         limits = self._limits
-        of_key = self._of_key.get((actor.account, actor.secret_id), 0)
-        if of_key >= limits.max_actors_per_key or len(self._entries) >= limits.max_actors:
+        if (
+            self._named[actor.account, actor.secret_id] >= limits.max_actors_per_key
+            or self._named[actor.account, ""] >= limits.max_actors_per_account
+            or len(self._entries) >= limits.max_actors
+        ):
             actor = Actor(actor.account, actor.secret_id)
             entry = self._entries.get(actor)
             if entry is not None:
@@ -157,9 +161,7 @@ class Actors:
         entry = self._entries.get(actor)
         if entry is None:
             entry = self._entries[actor] = Numbered(record.number, self._generation, actor)
-            if _is_named(actor):
-                key = (actor.account, actor.secret_id)
-                self._of_key[key] = self._of_key.get(key, 0) + 1
+            self._named.update(_shares_of(actor))
         else:
             # Higher, if the actor was forgotten before the record, and the checkpoint is from before that.
             del self._by_number[entry.number]
@@ -206,11 +208,10 @@ class Actors:
 
     def _forget(self, actor: Actor) -> None:
         del self._by_number[self._entries.pop(actor).number]
-        if _is_named(actor):
-            key = (actor.account, actor.secret_id)
-            left = self._of_key.pop(key) - 1
-            if left:
-                self._of_key[key] = left
+        for share in _shares_of(actor):
+            self._named[share] -= 1
+            if not self._named[share]:
+                del self._named[share]
 
     def load(self, part: ActorsSlice) -> None:
         """Take a part of a checkpoint."""
@@ -224,10 +225,9 @@ class Actors:
         assert len(set(numbers)) == len(numbers)
         assert self._by_number == {entry.number: actor for actor, entry in self._entries.items()}
         assert all(0 < number < self.next_number for number in numbers)
-        named = [(actor.account, actor.secret_id) for actor in self._entries if _is_named(actor)]
-        assert self._of_key == {key: named.count(key) for key in set(named)}
+        assert self._named == Counter(share for actor in self._entries for share in _shares_of(actor))
 
 
-def _is_named(actor: Actor) -> bool:
-    """Return False for the actor that stands for the further clients of a key."""
-    return bool(actor.name or actor.host)
+def _shares_of(actor: Actor) -> tuple[tuple[str, str], ...]:
+    """Return the shares to which an actor counts: none, if the actor stands for the further clients of a key."""
+    return ((actor.account, actor.secret_id), (actor.account, "")) if actor.name or actor.host else ()

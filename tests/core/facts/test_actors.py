@@ -130,6 +130,14 @@ def test_names_beyond_the_share_of_a_key_have_one_number_and_leave_room_for_othe
     assert [table.number_of(actor) for actor in named(3, "AKIDtwo")] == [5, 6, 7]
 
 
+def test_an_account_with_many_keys_leaves_room_for_other_accounts() -> None:
+    table = Table(Limits(max_actors_per_account=3))
+    numbers = [table.number_of(actor) for key in ("AKIDone", "AKIDtwo", "AKIDthree") for actor in named(2, key)]
+
+    assert numbers == [1, 2, 3, 4, 5, 5]
+    assert table.number_of(Actor("mails", "AKIDfour", "worker")) == 6
+
+
 def test_beyond_the_limit_of_all_keys_a_further_key_has_one_number() -> None:
     table = Table(Limits(max_actors=3))
     list(map(table.number_of, named(3)))
