@@ -105,8 +105,8 @@ class FolderStore:
         if not target.parent.is_dir():
             self._make(target.parent)
         temporary = target.with_name(f".{target.name}{_PART}")
-        # The owner alone: bodies of messages and secrets. Each write goes to the disk at once: the fsync of a whole file
-        # would keep the commits of a broker on the same disk waiting for its hundred megabytes.
+        # The owner alone: bodies of messages and secrets. Each write goes to the disk at once: the fsync of a whole
+        # file would keep the commits of a broker on the same disk waiting for its hundred megabytes.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DSYNC | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o600)
         try:
