@@ -2,6 +2,7 @@
 
     BACKUP/
       runs/00000007.<time>.json                 a run: what the folder held at its last row; written last (``runs``)
+      parts/00000007.<sha256>.json              entries of segments that runs share (``parts``)
       segments/00000017.<sha256>.db             sealed segments, each once for all runs
       checkpoints/00000004.<sha256>.ckpt
       accounts/00000001.<sha256>.json           accounts and secrets, unless ``--without-secrets``

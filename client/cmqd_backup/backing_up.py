@@ -17,11 +17,12 @@ from msgspec import structs
 
 from cmqd_backup.copying import Pace, check, copy_in
 from cmqd_backup.holds import Held
+from cmqd_backup.parts import missing_ranges
 from cmqd_backup.refusals import Refused
 from cmqd_backup.row_times import RowTime, checkpoint_time, row_times
-from cmqd_backup.runs import Run, Runs, StoredFile, stored_accounts, stored_checkpoint, stored_segment, write_run
+from cmqd_backup.runs import ACCOUNTS, Run, Runs, StoredFile, stored_checkpoint, stored_document, stored_segment
 from cmqd_backup.stores import Store
-from cmqd_backup.timeline import missing_ranges
+from cmqd_backup.writing_runs import write_run
 from cmqd_segment.manifest import MANIFEST_FORMAT, MANIFEST_NAME, CheckpointEntry, Manifest, SegmentState, start_of
 
 
@@ -88,7 +89,9 @@ def back_up(
         accounts=accounts,
         manifest=manifest,
     )
-    write_run(store, run)
+    # A part of an older run may be missing in the run after it, which is damaged.
+    is_newest = newest is not None and newest.name == runs.names[-1]
+    write_run(store, run, runs, newest if is_newest else None)
     return Copied(run, None if newest is None else newest.last_lsn, copied.files, copied.bytes)
 
 
@@ -174,7 +177,7 @@ class _Copies:
 
     def take_accounts(self, content: bytes, number: int) -> StoredFile:
         """Have accounts in the backup. Raises Refused, OSError."""
-        file = stored_accounts(content, number)
+        file = stored_document(ACCOUNTS, content, number)
         if self._accounts is not None and self._accounts.sha256 == file.sha256:
             file = self._accounts
         if not self._is_there(file):

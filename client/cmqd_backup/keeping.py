@@ -1,14 +1,14 @@
 """``--keep``: runs that no restore within a time needs are removed, and then the files that only they named.
 
-A segment or a checkpoint that a run lacks, though it has one with a higher number, is in no later run either: both are
-made in the order of their numbers, and a file that is gone never comes back. So the oldest run that is kept tells which
-files can go, and no other run is read.
+A segment, a checkpoint or a part that a run lacks, though it has another with a higher number, is in no later run
+either: they are made in the order of their numbers, and a file that is gone never comes back. So the oldest run that is
+kept tells which files can go, and no other run is read.
 """
 
 import contextlib
 from collections.abc import Sequence
 
-from cmqd_backup.runs import ACCOUNTS, CHECKPOINTS, SEGMENTS, RunName, Runs, number_of
+from cmqd_backup.runs import ACCOUNTS, CHECKPOINTS, PARTS, SEGMENTS, RunName, Runs, number_of
 from cmqd_backup.stores import Store
 
 
@@ -32,7 +32,7 @@ def remove_old(store: Store, since_ms: int) -> int:
     for name in runs.names[:first]:
         store.remove(name.path)
     named = {file.name for file in kept.files}
-    for folder in (SEGMENTS, CHECKPOINTS, ACCOUNTS):
+    for folder in (SEGMENTS, CHECKPOINTS, ACCOUNTS, PARTS):
         numbers = [number_of(name) for name in named if name.startswith(f"{folder}/")]
         for name in store.sizes(folder):
             with contextlib.suppress(ValueError):

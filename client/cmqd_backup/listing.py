@@ -1,15 +1,15 @@
 """``cmqd backup list``: what a backup can restore."""
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from cmqd_backup.copying import Pace, check
 from cmqd_backup.moments import shown_time
 from cmqd_backup.refusals import Refused
-from cmqd_backup.runs import Run, Runs
+from cmqd_backup.runs import SEGMENTS, Run, Runs, StoredFile
 from cmqd_backup.stores import Store
-from cmqd_backup.timeline import Stretch, gaps, stretches
+from cmqd_backup.timeline import Gap, Stretch, gaps, stretches
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -27,22 +27,65 @@ def list_backup(store: Store, *, as_json: bool, reads_all: bool = False, out: Ca
         Refused: there is no run.
         OSError: the backup cannot be read.
     """
-    listed = Runs(store)
-    runs = listed.all()
-    if not runs:
-        raise Refused(f"{store.place} has no backup" + "".join(f"; {fault}" for fault in listed.faults))
-    faults = [*listed.faults, *_file_faults(store, runs, reads_all=reads_all)]
-    parts = stretches(runs)
+    runs = Runs(store)
+    survey = _Survey(runs)
+    if survey.newest is None:
+        raise Refused(f"{store.place} has no backup" + "".join(f"; {fault}" for fault in runs.faults))
+    faults = [*runs.faults, *_file_faults(store, survey.files, reads_all=reads_all)]
     if as_json:
-        out(json.dumps(_document(runs, parts, faults), indent=1))
+        out(json.dumps(_document(survey, survey.newest, faults), indent=1))
     else:
-        _show(store, runs, parts, faults, out)
+        _show(store, survey, survey.newest, faults, out)
     return not faults
 
 
-def _file_faults(store: Store, runs: Sequence[Run], *, reads_all: bool) -> list[str]:
+class _Row(NamedTuple):
+    """A run in the document."""
+
+    number: int
+    began_ms: int
+    ended_ms: int
+    last_lsn: int
+    last_ms: int
+
+
+class _Survey:
+    """What the runs have, read one after the other: all documents would not fit in memory."""
+
+    def __init__(self, runs: Runs) -> None:
+        """Read all runs. Raises Refused, OSError."""
+        self.rows: list[_Row] = []
+        self.files: dict[str, StoredFile] = {}
+        self.spans: list[tuple[int, int]] = []
+        """First and last time of each span without a gap."""
+        self.gaps: list[Gap] = []
+        self.newest: Run | None = None
+        self._span_ms: int | None = None
+        """First time of the span that has not ended."""
+        for run in runs.each():
+            if self.newest is not None:
+                self._add(stretches([self.newest, run])[0])
+            self.newest = run
+            self.rows.append(_Row(run.number, run.began_ms, run.ended_ms, run.last_lsn, run.wall_ms))
+            for file in run.files:
+                self.files.setdefault(file.name, file)
+        if self.newest is not None:
+            self._add(stretches([self.newest])[0])
+
+    def _add(self, part: Stretch) -> None:
+        first_ms = part.run.wall_ms if self._span_ms is None else self._span_ms
+        self._span_ms = first_ms if part.is_followed else None
+        if not part.is_followed:
+            self.spans.append((first_ms, part.until_ms))
+        self.gaps += gaps([part])
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+
+def _file_faults(store: Store, files: dict[str, StoredFile], *, reads_all: bool) -> list[str]:
     """Return a sentence for each file that is missing, has another size or, if all are read, another checksum."""
-    files = {file.name: file for run in runs for file in run.files}
     sizes: dict[str, int] = {}
     for folder in {name.partition("/")[0] for name in files}:
         sizes |= store.sizes(folder)
@@ -61,67 +104,30 @@ def _file_faults(store: Store, runs: Sequence[Run], *, reads_all: bool) -> list[
     return faults
 
 
-def _size(runs: Sequence[Run]) -> int:
-    return sum({file.name: file.bytes for run in runs for file in run.files}.values())
-
-
-def _spans(parts: Sequence[Stretch]) -> list[tuple[int, int]]:
-    """Return the first and last time of each span without a gap."""
-    spans: list[tuple[int, int]] = []
-    first_ms: int | None = None
-    for part in parts:
-        first_ms = part.run.wall_ms if first_ms is None else first_ms
-        if not part.is_followed:
-            spans.append((first_ms, part.until_ms))
-            first_ms = None
-    return spans
-
-
-def _document(runs: Sequence[Run], parts: Sequence[Stretch], faults: list[str]) -> dict[str, Any]:
+def _document(survey: _Survey, newest: Run, faults: list[str]) -> dict[str, Any]:
     return {
-        "log_id": runs[-1].manifest.log_id,
-        "bytes": _size(runs),
-        "segments": len({file.name for run in runs for file in run.files if file.name.startswith("segments/")}),
-        "has_secrets": runs[-1].accounts is not None,
-        "spans": [{"first_ms": first, "last_ms": last} for first, last in _spans(parts)],
-        "gaps": [
-            {
-                "after_ms": gap.after_ms,
-                "until_ms": gap.until_ms,
-                "first_lsn": gap.first_lsn,
-                "last_lsn": gap.last_lsn,
-            }
-            for gap in gaps(parts)
-        ],
-        "runs": [
-            {
-                "number": run.number,
-                "began_ms": run.began_ms,
-                "ended_ms": run.ended_ms,
-                "last_lsn": run.last_lsn,
-                "last_ms": run.wall_ms,
-            }
-            for run in runs
-        ],
+        "log_id": newest.manifest.log_id,
+        "bytes": survey.bytes,
+        "segments": sum(name.startswith(f"{SEGMENTS}/") for name in survey.files),
+        "has_secrets": newest.accounts is not None,
+        "spans": [{"first_ms": first, "last_ms": last} for first, last in survey.spans],
+        "gaps": [gap._asdict() for gap in survey.gaps],
+        "runs": [row._asdict() for row in survey.rows],
         "faults": faults,
     }
 
 
-def _show(
-    store: Store, runs: Sequence[Run], parts: Sequence[Stretch], faults: Sequence[str], out: Callable[[str], object]
-) -> None:
-    newest = runs[-1]
-    count = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
-    out(f"backup of log {newest.manifest.log_id} in {store.place}: {count}, {shown_size(_size(runs))}")
+def _show(store: Store, survey: _Survey, newest: Run, faults: list[str], out: Callable[[str], object]) -> None:
+    count = f"{len(survey.rows)} run{'' if len(survey.rows) == 1 else 's'}"
+    out(f"backup of log {newest.manifest.log_id} in {store.place}: {count}, {shown_size(survey.bytes)}")
     if newest.accounts is None:
         out("accounts and secrets: not in the newest run (--without-secrets)")
     out("can be restored:")
-    for first_ms, last_ms in _spans(parts):
+    for first_ms, last_ms in survey.spans:
         out(f"  {shown_time(first_ms)}" + (f" to {shown_time(last_ms)}" if last_ms != first_ms else ""))
-    found = gaps(parts)
-    if found:
+    if survey.gaps:
         out("gaps, in which rows are missing:")
-    for gap in found:
+    for gap in survey.gaps:
         out(f"  {shown_time(gap.after_ms)} to {shown_time(gap.until_ms)}: rows {gap.first_lsn} to {gap.last_lsn}")
     out(f"newest run: {newest.number}, ended {shown_time(newest.ended_ms)}, last row {newest.last_lsn}")
     for fault in faults:

@@ -1,25 +1,37 @@
 """The document of a run: what the data folder held at the last row of the run.
 
 A run is written after all its files, under a checksum, so a run is whole or not there. It has the manifest of the
-folder as a restored folder begins with it: sealed segments and checkpoints alone, up to the last row of the run.
+folder as a restored folder begins with it: sealed segments and checkpoints alone, up to the last row of the run. Most
+of the manifest is in files that consecutive runs share (``Part``, ``Rest``).
 """
 
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Set
+from typing import Final, NamedTuple, Self
 
 import msgspec
+from msgspec import structs
 
+from cmqd_backup.parts import missing_ranges
 from cmqd_backup.refusals import Refused
 from cmqd_backup.stores import Store
-from cmqd_segment.manifest import MANIFEST_FORMAT, CheckpointEntry, Manifest, SegmentEntry
+from cmqd_segment.manifest import (
+    MANIFEST_FORMAT,
+    CheckpointEntry,
+    LossEntry,
+    Manifest,
+    SegmentEntry,
+    SourceName,
+    StartEntry,
+)
 
 RUNS: Final = "runs"
 SEGMENTS: Final = "segments"
 CHECKPOINTS: Final = "checkpoints"
 ACCOUNTS: Final = "accounts"
+PARTS: Final = "parts"
 RUN_FORMAT: Final = 1
 """Version of the backup folder. A program refuses a higher number."""
 _DIGITS: Final = 16
@@ -35,6 +47,45 @@ class StoredFile(msgspec.Struct, frozen=True, array_like=True):
     """Path below the backup."""
     bytes: int
     sha256: str
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """A file with entries of segments."""
+
+    file: StoredFile
+    gone: list[tuple[int, int]] = []
+    """Ranges of numbers: segments of the part that the run lacks, because they were reclaimed."""
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """The lists of the manifest that seldom change, in a file."""
+
+    names: list[SourceName] = []
+    starts: list[StartEntry] = []
+    losses: list[LossEntry] = []
+    former_log_ids: list[str] = []
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Return the lists of a manifest."""
+        return cls(manifest.names, manifest.starts, manifest.losses, manifest.former_log_ids)
+
+    def within(self, manifest: Manifest) -> Manifest:
+        """Return a manifest with these lists."""
+        return structs.replace(manifest, **structs.asdict(self))
+
+
+class RunName(NamedTuple):
+    """The name of a run: enough to find the run of a time among thousands without reading them."""
+
+    number: int
+    wall_ms: int
+    """``Run.wall_ms``."""
+
+    @property
+    def path(self) -> str:
+        """Path below the backup."""
+        return f"{RUNS}/{self.number:08d}.{self.wall_ms}.json"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +107,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """Mode of the manifest of the folder, which the restored files get."""
     accounts: StoredFile | None = None
     """None: ``--without-secrets``."""
+    parts: list[Part] = []
+    rest: StoredFile | None = None
     manifest: Manifest
+    """Whole once it is read; the document has what no file of ``parts`` and ``rest`` has. The reclaimed rows are those
+    of no segment."""
+
+    @property
+    def name(self) -> RunName:
+        """The name of the document."""
+        return RunName(self.number, self.wall_ms)
 
     @property
     def wall_ms(self) -> int:
@@ -73,7 +133,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """All files that the run needs."""
         files = [stored_segment(entry) for entry in self.manifest.segments]
         files += [stored_checkpoint(entry) for entry in self.manifest.checkpoints]
-        return files if self.accounts is None else [*files, self.accounts]
+        files += [part.file for part in self.parts]
+        return files + [file for file in (self.rest, self.accounts) if file is not None]
 
 
 class _Envelope(msgspec.Struct):
@@ -97,10 +158,10 @@ def stored_checkpoint(entry: CheckpointEntry) -> StoredFile:
     return StoredFile(name, entry.bytes, entry.sha256)
 
 
-def stored_accounts(content: bytes, number: int) -> StoredFile:
-    """Return the file of the accounts, of the first run that has this content."""
+def stored_document(folder: str, content: bytes, number: int) -> StoredFile:
+    """Return the file of accounts or of a part, of the first run that has this content."""
     sha256 = hashlib.sha256(content).hexdigest()
-    return StoredFile(f"{ACCOUNTS}/{number:08d}.{sha256[:_DIGITS]}.json", len(content), sha256)
+    return StoredFile(f"{folder}/{number:08d}.{sha256[:_DIGITS]}.json", len(content), sha256)
 
 
 def number_of(name: str) -> int:
@@ -111,25 +172,14 @@ def number_of(name: str) -> int:
     return int(match[1])
 
 
-class RunName(NamedTuple):
-    """The name of a run: enough to find the run of a time among thousands without reading them."""
-
-    number: int
-    wall_ms: int
-    """``Run.wall_ms``."""
-
-    @property
-    def path(self) -> str:
-        """Path below the backup."""
-        return f"{RUNS}/{self.number:08d}.{self.wall_ms}.json"
-
-
-def write_run(store: Store, run: Run) -> None:
-    """Write a run, after all its files. Raises OSError."""
+def document_of(run: Run) -> bytes:
+    """Return the content of the document of a run."""
     content = msgspec.json.encode(run)
-    envelope = _Envelope(hashlib.sha256(content).hexdigest(), msgspec.Raw(content))
-    with store.writing(RunName(run.number, run.wall_ms).path) as file:
-        file.write(msgspec.json.encode(envelope) + b"\n")
+    return msgspec.json.encode(_Envelope(hashlib.sha256(content).hexdigest(), msgspec.Raw(content))) + b"\n"
+
+
+class _PartFault(Exception):
+    """A part is missing or damaged."""
 
 
 class Runs:
@@ -141,7 +191,9 @@ class Runs:
         self.names: list[RunName] = []
         """Ascending by number."""
         self.faults: list[str] = []
-        """A sentence for each run that was to be read and is damaged."""
+        """A sentence for each run or part that was to be read and is damaged."""
+        self._entries: dict[str, list[SegmentEntry]] = {}
+        """Of the parts of the run that was read last."""
         for name in store.sizes(RUNS):
             with contextlib.suppress(ValueError):
                 number, wall_ms, kind = name.partition("/")[2].split(".")
@@ -156,15 +208,60 @@ class Runs:
             Refused: a newer version wrote the run.
             OSError: the backup cannot be read.
         """
+        return self._read(index, frozenset())
+
+    def _read(self, index: int, known: Set[str]) -> Run | None:
+        """Read a run without the segments of ``known`` parts. Raises as ``read``."""
         name = self.names[index].path
         try:
-            return _decode(name, self._store.read(name))
+            run = _decode(name, self._store.read(name))
+            names = {part.file.name for part in run.parts}
+            self._entries = {part: entries for part, entries in self._entries.items() if part in names}
+            return self._with_parts(run, known)
         except FileNotFoundError:
             # A backup removes old runs.
-            self.faults.append(f"{name} is missing")
+            fault = f"{name} is missing"
         except msgspec.MsgspecError as error:
-            self.faults.append(f"{name} is damaged, and is left out: {error}")
+            fault = f"{name} is damaged, and is left out: {error}"
+        except _PartFault as error:
+            # Once for all its runs.
+            fault = f"{error}: the runs with this part are left out"
+        if fault not in self.faults:
+            self.faults.append(fault)
         return None
+
+    def _with_parts(self, run: Run, known: Set[str]) -> Run:
+        """Raises _PartFault, OSError, msgspec.MsgspecError."""
+        segments = list(run.manifest.segments)
+        for part in run.parts:
+            if part.file.name not in known:
+                gone = {number for first, last in part.gone for number in range(first, last + 1)}
+                segments += [entry for entry in self.entries(part) if entry.number not in gone]
+        segments.sort(key=lambda entry: entry.number)
+        manifest = structs.replace(run.manifest, segments=segments)
+        if run.rest is not None and run.rest.name not in known:
+            manifest = msgspec.json.decode(self._content(run.rest), type=Rest).within(manifest)
+        if not known:
+            losses = [(loss.first_lsn, loss.last_lsn) for loss in manifest.losses]
+            manifest = structs.replace(manifest, dropped=missing_ranges(segments, losses, run.last_lsn))
+        return structs.replace(run, manifest=manifest)
+
+    def entries(self, part: Part) -> list[SegmentEntry]:
+        """Return all entries of a part. Raises OSError."""
+        name = part.file.name
+        if name not in self._entries:
+            self._entries[name] = msgspec.json.decode(self._content(part.file), type=list[SegmentEntry])
+        return self._entries[name]
+
+    def _content(self, file: StoredFile) -> bytes:
+        """Raises _PartFault, OSError."""
+        try:
+            content = self._store.read(file.name)
+        except FileNotFoundError:
+            raise _PartFault(f"{file.name} is missing") from None
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise _PartFault(f"{file.name} does not match its checksum")
+        return content
 
     def first_of(self, indexes: Iterable[int]) -> Run | None:
         """Return the first run that can be read, None if there is none. Raises as ``read``."""
@@ -174,9 +271,17 @@ class Runs:
         """Return the newest run. Raises as ``read``."""
         return self.first_of(reversed(range(len(self.names))))
 
-    def all(self) -> list[Run]:
-        """Return all runs, ascending. Raises as ``read``."""
-        return [run for run in map(self.read, range(len(self.names))) if run is not None]
+    def each(self) -> Iterator[Run]:
+        """Yield all runs, ascending; of their segments those alone that the run before lacks, and a few more.
+
+        Thousands of runs with all their segments would not fit in memory. Raises as ``read``.
+        """
+        known: Set[str] = frozenset()
+        for index in range(len(self.names)):
+            run = self._read(index, known)
+            if run is not None:
+                known = {part.file.name for part in run.parts} | {run.rest.name if run.rest else ""}
+                yield run
 
 
 def _decode(name: str, content: bytes) -> Run:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cmqd_backup.runs import Run
-from cmqd_segment.manifest import SegmentEntry, merge_ranges
+from cmqd_segment.manifest import SegmentEntry
 
 
 class Stretch(NamedTuple):
@@ -70,19 +70,3 @@ def gaps(parts: Sequence[Stretch]) -> list[Gap]:
         for part in parts
         if part.following is not None and not part.is_followed
     ]
-
-
-def missing_ranges(
-    segments: Sequence[SegmentEntry], gone: Sequence[tuple[int, int]], last_lsn: int
-) -> list[tuple[int, int]]:
-    """Return the ranges of rows from 1 to ``last_lsn`` that are in no segment and not in ``gone``."""
-    missing: list[tuple[int, int]] = []
-    next_lsn = 1
-    held = [(entry.first_lsn, entry.last_lsn) for entry in segments]
-    for first, last in (*merge_ranges([*held, *gone]), (last_lsn + 1, last_lsn + 1)):
-        if first > next_lsn:
-            missing.append((next_lsn, min(first - 1, last_lsn)))
-        next_lsn = max(next_lsn, last + 1)
-        if next_lsn > last_lsn:
-            break
-    return missing

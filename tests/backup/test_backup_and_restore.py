@@ -19,8 +19,9 @@ from msgspec import structs
 
 from cmqd_backup import copying, restoring
 from cmqd_backup.moments import shown_time
-from cmqd_backup.runs import Runs, write_run
+from cmqd_backup.runs import Runs
 from cmqd_backup.stores import FolderStore
+from cmqd_backup.writing_runs import write_run
 from cmqd_segment.manifest import CACHE_FORMAT, MANIFEST_FORMAT, CacheOf, Restored, read_manifest, write_manifest
 from support.backup.growing_log import QUEUE_ID, SECOND_MS, GrowingLog, command, read_log
 from support.processes.environment import plain_environment
@@ -181,7 +182,8 @@ async def test_a_backup_of_a_newer_version_is_refused(log: GrowingLog, backup: P
     await log.grow(2)
     command("backup", log.folder, "--to", backup)
     store = FolderStore(backup)
-    (run,) = Runs(store).all()
+    run = Runs(store).newest()
+    assert run is not None
     manifest = structs.replace(run.manifest, format=MANIFEST_FORMAT + 10)
     write_run(store, structs.replace(run, format=2) if newer == "run" else structs.replace(run, manifest=manifest))
 
@@ -229,7 +231,7 @@ async def test_times_outside_of_the_backup_are_refused_with_the_nearest(log: Gro
     await log.grow(4)
     command("backup", log.folder, "--to", backup)
 
-    (run,) = Runs(FolderStore(backup)).all()
+    (run,) = Runs(FolderStore(backup)).each()
     early = command("restore", backup, target, "--to-time", at(wall(4) - 1))
     late = command("restore", backup, target, "--to-time", at(run.began_ms + 1))
     assert not target.exists()
@@ -491,7 +493,7 @@ async def test_a_backup_that_ends_in_the_middle_is_not_there(
         except Killed:
             ended = None
         runs = Runs(FolderStore(backup))
-        assert (len(runs.all()), runs.faults) == (len(runs.names), [])
+        assert (len(list(runs.each())), runs.faults) == (len(runs.names), [])
         if ended is not None and ended.code == 0:
             break
         assert ended is None or "No space left" in ended.error
