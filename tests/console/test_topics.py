@@ -155,6 +155,8 @@ def test_a_queue_is_subscribed_changed_paused_and_unsubscribed(page: Page, accou
     assert subscription.info().filter_tags == ["paid", "refunded"]
 
     billing.get_by_role("button", name="billing").click()
+    # The panel has an Edit of its own, below that of the topic.
+    expect(button(page, "Edit")).to_have_count(2)
     button(page, "Edit").last.click()
     dialog(page).get_by_label("Retries").select_option("backoff")
     submit(page, "Save")
