@@ -24,6 +24,7 @@ or milliseconds without a unit; a SIZE is a number with KiB, MiB, GiB, TiB, kB, 
 _BACKUP_COMMANDS = {
     "backup": "copy the log of a data folder to a folder or URL, also while its broker runs; list a backup",
     "restore": "make a data folder from a backup, as of its last row or of a time",
+    "clone": "make a data folder with the messages that wait in another one, disarmed, with masks for tests",
 }
 """Commands of the program ``cmqd_backup``, which is a client of the broker: this package imports no module of it."""
 _PLATFORMS = {"darwin": "macOS", "win32": "Windows", "cygwin": "Cygwin"}

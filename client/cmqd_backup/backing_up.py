@@ -65,7 +65,7 @@ def back_up(
     newest = runs.newest()
     for fault in runs.faults:
         out(fault)
-    manifest = _manifest_upto(held)
+    manifest = manifest_upto(held)
     if newest is not None:
         _require_continuation(manifest, held, store, newest)
     number = runs.names[-1].number + 1 if runs.names else 1
@@ -95,7 +95,7 @@ def back_up(
     return Copied(run, None if newest is None else newest.last_lsn, copied.files, copied.bytes)
 
 
-def _manifest_upto(held: Held) -> Manifest:
+def manifest_upto(held: Held) -> Manifest:
     """Return the manifest of the run: sealed segments and checkpoints up to its last row. Raises Refused."""
     manifest, last_lsn = held.manifest, held.last_lsn
     if not last_lsn:

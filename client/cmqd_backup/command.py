@@ -1,4 +1,4 @@
-"""The command lines of ``cmqd backup``, ``cmqd backup list`` and ``cmqd restore``, and their exit codes."""
+"""The command lines of ``cmqd backup``, ``cmqd backup list``, ``cmqd restore`` and ``cmqd clone``; their exit codes."""
 
 import argparse
 import asyncio
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from cmqd_backup.cloning.cloning import Cloning, clone
 from cmqd_backup.listing import list_backup
 from cmqd_backup.making import Wanted, end_standing_pin, make_run, make_runs
 from cmqd_backup.moments import parse_moment, wall_ms
@@ -33,12 +34,18 @@ The log of the new folder has an id of its own. Its broker time goes on from the
 because of the time since. Receipt handles that were given later than that row are refused. Keys are those of the
 backup: a key that was disabled or deleted since is valid again.
 """
+_CLONE: Final = """Make a data folder with the messages that wait in another one, for a test or a laptop.
+
+The clone is written anew, and disarmed: its keys, handles and secrets are new, subscriptions to URLs and schedules are
+paused, and their URLs are replaced. It has no deleted messages, leases, audit trail, clients and errors. Bodies and
+headers are those of the source, unless they are masked.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parser = _restore_parser() if given[:1] == ["restore"] else _backup_parser()
+    parser = {"restore": _restore_parser, "clone": _clone_parser}.get(given[0] if given else "", _backup_parser)()
     if given[:1] == ["backup"] and given[1:2] == ["list"]:
         parser = _list_parser()
         given = given[1:]
@@ -197,6 +204,56 @@ def _run_restore(chosen: argparse.Namespace) -> int:
             accounts=None if chosen.accounts is None else chosen.accounts.read_bytes(),
             now_ms=now_ms,
             out=_say,
+        )
+    )
+    return OK
+
+
+def _clone_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cmqd clone", description=_CLONE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "source", metavar="SOURCE", help="data folder, whose broker may run, or a backup: folder or URL"
+    )
+    parser.add_argument("data", type=Path, metavar="DATA", help="new data folder, missing or empty")
+    parser.add_argument(
+        "--queue",
+        action="append",
+        default=[],
+        metavar="QUEUE",
+        help="only this queue, by name or ACCOUNT/NAME, without topics; can be repeated",
+    )
+    parser.add_argument(
+        "--since", metavar="TIME", help="only messages that were sent since this time, or age such as 2h"
+    )
+    hidden = parser.add_mutually_exclusive_group()
+    hidden.add_argument("--no-bodies", action="store_true", help="zero bytes of the same size in the place of bodies")
+    hidden.add_argument(
+        "--mask",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="hide the value at a JSON path ($.card.number) of each body, or of a header; can be repeated. A body"
+        " without a value there is replaced whole. Other headers, labels, dedup ids and texts of rejections are left"
+        " out",
+    )
+    parser.set_defaults(run=_run_clone)
+    return parser
+
+
+def _run_clone(chosen: argparse.Namespace) -> int:
+    asyncio.run(
+        clone(
+            Cloning(
+                source=chosen.source,
+                folder=chosen.data,
+                queues=chosen.queue,
+                since_ms=None if chosen.since is None else parse_moment(chosen.since, wall_ms()),
+                masks=chosen.mask,
+                no_bodies=chosen.no_bodies,
+                out=_say,
+            )
         )
     )
     return OK

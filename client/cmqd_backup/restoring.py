@@ -15,11 +15,10 @@ import contextlib
 import hashlib
 import os
 import secrets
-import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from msgspec import structs
 
@@ -32,13 +31,12 @@ from cmqd_backup.refusals import Refused
 from cmqd_backup.row_times import RowTime, row_times
 from cmqd_backup.runs import Run, Runs, StoredFile, stored_checkpoint, stored_segment
 from cmqd_backup.stores import Store
+from cmqd_backup.targets import filling, require_empty
 from cmqd_backup.timeline import Stretch, gaps, stretches
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
-from cmqd_segment.folder_lock import LOCK, try_lock
 from cmqd_segment.manifest import (
     CHECKPOINTS,
     MANIFEST_FORMAT,
-    MANIFEST_NAME,
     SEGMENTS,
     CheckpointEntry,
     Manifest,
@@ -51,11 +49,6 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import verify_segment
-
-UNFINISHED: Final = "restore-unfinished"
-"""A file in a folder whose restore has not ended."""
-_KEPT: Final = frozenset({LOCK, "lost+found"})
-"""Names in a folder that counts as empty: the lock, and the folder of a file system's root."""
 
 
 class Restoring(NamedTuple):
@@ -73,64 +66,18 @@ class Restoring(NamedTuple):
 
 def restore(asked: Restoring) -> None:
     """Restore a folder; blocks. Raises Refused, OSError."""
-    with contextlib.ExitStack() as stack:
-        # Before the first change: the target may be the backup itself, or hold another log.
-        _require_empty(asked.folder)
-        runs = Runs(asked.store)
-        newest = runs.newest()
-        for fault in runs.faults:
-            asked.out(fault)
-        if newest is None:
-            raise Refused(f"{asked.store.place} has no backup")
-        is_new = not asked.folder.exists()
-        asked.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-        if not stack.enter_context(try_lock(asked.folder)):
-            raise Refused(f"{asked.folder} is in use by another process")
-        # Again: another restore into the folder may have ended since.
-        _require_empty(asked.folder)
-        _clear_unfinished(asked.folder)
-        try:
-            (asked.folder / UNFINISHED).touch(mode=0o600)
-            sync_folder(asked.folder)
-            tell = _Restore(asked, runs, newest).run()
-        except (Refused, OSError):
-            if not (asked.folder / MANIFEST_NAME).exists():
-                _leave(asked.folder, is_new=is_new)
-            raise
-        (asked.folder / UNFINISHED).unlink()
-        sync_folder(asked.folder)
-        # Last: the folder is whole, also if the reader of the report has gone.
-        tell()
-
-
-def _require_empty(folder: Path) -> None:
-    """Refuse a target with files; an unfinished restore may be repeated. Raises Refused, OSError."""
-    try:
-        names = {path.name for path in folder.iterdir()} - _KEPT
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        raise Refused(f"{folder} is not a folder") from None
-    if names and (UNFINISHED not in names or MANIFEST_NAME in names):
-        raise Refused(f"{folder} is not empty: name a new folder, or an empty one")
-
-
-def _clear_unfinished(folder: Path) -> None:
-    """Remove the files of a restore that did not end; no other file is in the folder."""
-    for name in (SEGMENTS, CHECKPOINTS):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / ACCOUNTS_FILE).unlink(missing_ok=True)
-    (folder / f"{MANIFEST_NAME}.tmp").unlink(missing_ok=True)
-
-
-def _leave(folder: Path, *, is_new: bool) -> None:
-    """Leave a folder as it was found, as far as the disk allows it."""
-    with contextlib.suppress(OSError):
-        _clear_unfinished(folder)
-        (folder / UNFINISHED).unlink(missing_ok=True)
-        if is_new:
-            (folder / LOCK).unlink()
-            folder.rmdir()
+    # Before the first change: the target may be the backup itself, or hold another log.
+    require_empty(asked.folder)
+    runs = Runs(asked.store)
+    newest = runs.newest()
+    for fault in runs.faults:
+        asked.out(fault)
+    if newest is None:
+        raise Refused(f"{asked.store.place} has no backup")
+    with filling(asked.folder):
+        tell = _Restore(asked, runs, newest).run()
+    # Last: the folder is whole, also if the reader of the report has gone.
+    tell()
 
 
 class _Restore:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cmqd_backup import copying, restoring
+from cmqd_backup import copying, targets
 from cmqd_backup.moments import shown_time
 from cmqd_backup.runs import Runs
 from cmqd_backup.stores import FolderStore
@@ -87,7 +87,7 @@ async def test_a_restored_folder_is_a_log_of_its_own_with_every_row(log: Growing
     assert (target / "accounts.json").read_bytes() == (log.folder / "accounts.json").read_bytes()
     assert (target / "accounts.json").stat().st_mode & 0o777 == 0o600
     assert f"broker time at that row: {shown_time(wall(5))}" in ended.lines
-    assert not (target / restoring.UNFINISHED).exists()
+    assert not (target / targets.UNFINISHED).exists()
     assert await bodies_of(target) == expected(5)
 
 
@@ -385,7 +385,7 @@ async def test_a_target_that_is_not_empty_or_in_use_is_refused(log: GrowingLog, 
     assert (own.code, "is not empty" in own.error) == (4, True)
     assert (target / "letter").read_text() == "mine"
     (target / "letter").unlink()
-    with restoring.try_lock(target):
+    with targets.try_lock(target):
         assert "is in use by another process" in command("restore", backup, target).error
     assert command("restore", backup, target).code == 0
 

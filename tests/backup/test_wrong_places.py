@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_backup import restoring
+from cmqd_backup import restoring, targets
 from cmqd_backup.keeping import remove_old
 from cmqd_backup.moments import parse_moment
 from cmqd_backup.refusals import Refused
@@ -125,7 +125,7 @@ async def test_a_restore_whose_report_is_not_read_is_whole(tmp_path: Path):
         restore(Restoring(FolderStore(backup), target, None, None, NOW_MS, closed))
 
     assert (target / "manifest").exists()
-    assert not (target / restoring.UNFINISHED).exists()
+    assert not (target / targets.UNFINISHED).exists()
 
 
 def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path):

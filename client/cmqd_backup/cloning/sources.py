@@ -1,0 +1,52 @@
+"""The source of a clone: a data folder, stopped or live, or a backup, which is restored into a folder of the clone."""
+
+import contextlib
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+from cmqd_backup.holds import Held, stopped_folder
+from cmqd_backup.live import connected, pinned_folder
+from cmqd_backup.moments import wall_ms
+from cmqd_backup.refusals import Refused
+from cmqd_backup.restoring import Restoring, restore
+from cmqd_backup.runs import RUNS
+from cmqd_backup.stores import open_store
+from cmqd_segment.folder_lock import try_lock
+from cmqd_segment.manifest import MANIFEST_NAME
+
+
+def require_source(source: str, target: Path) -> None:
+    """Refuse a source that is neither a data folder nor a backup, before a file is written. Raises Refused, OSError."""
+    if "://" in source:
+        if not open_store(source).sizes(RUNS):
+            raise Refused(f"{source} has no backup")
+        return
+    folder = Path(source)
+    if not (folder / MANIFEST_NAME).exists() and not open_store(source).sizes(RUNS):
+        raise Refused(f"{source} is neither a data folder nor a backup")
+    if target.resolve().is_relative_to(folder.resolve()):
+        raise Refused(f"{target} is within {source}: name a folder outside of it")
+
+
+@contextlib.asynccontextmanager
+async def held_source(source: str, work: Path) -> AsyncGenerator[Held]:
+    """Keep the files of a source from changing. Raises Refused, OSError.
+
+    ``work``: a folder for the files of a backup.
+    """
+    folder = Path(source)
+    if "://" in source or not (folder / MANIFEST_NAME).exists():
+        restored = work / "source"
+        restore(Restoring(open_store(source), restored, None, None, wall_ms(), _silent))
+        yield stopped_folder(restored)
+        return
+    with try_lock(folder) as is_free:
+        if is_free:
+            yield stopped_folder(folder)
+            return
+    async with connected(folder) as client, pinned_folder(client, folder) as (held, _):
+        yield held
+
+
+def _silent(_: str) -> None:
+    """Take a line of the report of a restore, which is about a folder that is removed."""

@@ -1,0 +1,75 @@
+"""The folder that a restore or clone fills: locked, and marked as unfinished until it is whole."""
+
+import contextlib
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+from cmqd_backup.accounts_content import ACCOUNTS_FILE
+from cmqd_backup.refusals import Refused
+from cmqd_segment.folder_lock import LOCK, try_lock
+from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, sync_folder
+
+UNFINISHED: Final = "restore-unfinished"
+"""A file in a folder whose restore or clone has not ended."""
+WORK: Final = "unfinished-work"
+"""A folder in it for files that are gone at the end."""
+_KEPT: Final = frozenset({LOCK, "lost+found"})
+"""Names in a folder that counts as empty: the lock, and the folder of a file system's root."""
+
+
+def require_empty(folder: Path) -> None:
+    """Refuse a target with files; an unfinished restore or clone may be repeated. Raises Refused, OSError."""
+    try:
+        names = {path.name for path in folder.iterdir()} - _KEPT
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise Refused(f"{folder} is not a folder") from None
+    if names and (UNFINISHED not in names or MANIFEST_NAME in names):
+        raise Refused(f"{folder} is not empty: name a new folder, or an empty one")
+
+
+@contextlib.contextmanager
+def filling(folder: Path) -> Generator[None]:
+    """Make and hold a folder; the caller writes its files, and the manifest last. An error removes them again.
+
+    Raises Refused, OSError.
+    """
+    is_new = not folder.exists()
+    folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    with try_lock(folder) as is_free:
+        if not is_free:
+            raise Refused(f"{folder} is in use by another process")
+        # Again: another restore into the folder may have ended since.
+        require_empty(folder)
+        _clear_unfinished(folder)
+        try:
+            (folder / UNFINISHED).touch(mode=0o600)
+            sync_folder(folder)
+            yield
+        except BaseException:
+            if not (folder / MANIFEST_NAME).exists():
+                _leave(folder, is_new=is_new)
+            raise
+        (folder / UNFINISHED).unlink()
+        sync_folder(folder)
+
+
+def _clear_unfinished(folder: Path) -> None:
+    """Remove the files of a restore that did not end; no other file is in the folder."""
+    for name in (SEGMENTS, CHECKPOINTS, WORK):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (ACCOUNTS_FILE, f"{ACCOUNTS_FILE}.1", f"{MANIFEST_NAME}.tmp"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _leave(folder: Path, *, is_new: bool) -> None:
+    """Leave a folder as it was found, as far as the disk allows it."""
+    with contextlib.suppress(OSError):
+        _clear_unfinished(folder)
+        (folder / UNFINISHED).unlink(missing_ok=True)
+        if is_new:
+            (folder / LOCK).unlink()
+            folder.rmdir()
