@@ -1,4 +1,4 @@
-"""Backups of a data folder: ``cmqd backup``, ``cmqd backup list`` and ``cmqd restore``.
+"""Backups of a data folder, and clones: ``cmqd backup``, ``cmqd backup list``, ``cmqd restore`` and ``cmqd clone``.
 
     BACKUP/
       runs/00000007.<time>.json                 a run: what the folder held at its last row; written last (``runs``)

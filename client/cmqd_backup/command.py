@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from cmqd_backup.cloning.cloning import Cloning, clone
 from cmqd_backup.listing import list_backup
 from cmqd_backup.making import Wanted, end_standing_pin, make_run, make_runs
 from cmqd_backup.moments import parse_moment, wall_ms
 from cmqd_backup.refusals import Refused
-from cmqd_backup.restoring import Restoring, restore
+from cmqd_backup.restores.restoring import Restoring, restore
 from cmqd_backup.stores import open_store
 from cmqd_types.units import DURATION, SIZE
 
@@ -243,6 +242,9 @@ def _clone_parser() -> argparse.ArgumentParser:
 
 
 def _run_clone(chosen: argparse.Namespace) -> int:
+    # Here, because the fold of messages needs a library that backups and restores do not.
+    from cmqd_backup.cloning.cloning import Cloning, clone
+
     asyncio.run(
         clone(
             Cloning(

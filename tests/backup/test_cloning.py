@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cmqd_backup import targets
 from cmqd_backup.cloning import cloning
+from cmqd_backup.restores import targets
 from cmqd_client import Client, connect
 from cmqd_client.errors import CmqError
 from cmqd_segment.manifest import read_manifest

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_backup import restoring, targets
 from cmqd_backup.keeping import remove_old
 from cmqd_backup.moments import parse_moment
 from cmqd_backup.refusals import Refused
-from cmqd_backup.restoring import Restoring, restore
+from cmqd_backup.restores import restoring, targets
+from cmqd_backup.restores.restoring import Restoring, restore
 from cmqd_backup.runs import Runs
 from cmqd_backup.stores import FolderStore
 from support.backup.growing_log import GrowingLog, command

@@ -24,7 +24,7 @@ from cmqd_backup.cloning.waiting import WaitingMessages, WaitingQueue
 from cmqd_backup.holds import Held
 from cmqd_backup.moments import shown_time
 from cmqd_backup.refusals import Refused
-from cmqd_backup.targets import WORK, filling, require_empty
+from cmqd_backup.restores.targets import WORK, filling, require_empty
 from cmqd_segment.manifest import (
     CHECKPOINTS,
     MANIFEST_NAME,

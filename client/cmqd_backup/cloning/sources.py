@@ -8,7 +8,7 @@ from cmqd_backup.holds import Held, stopped_folder
 from cmqd_backup.live import connected, pinned_folder
 from cmqd_backup.moments import wall_ms
 from cmqd_backup.refusals import Refused
-from cmqd_backup.restoring import Restoring, restore
+from cmqd_backup.restores.restoring import Restoring, restore
 from cmqd_backup.runs import RUNS
 from cmqd_backup.stores import open_store
 from cmqd_segment.folder_lock import try_lock

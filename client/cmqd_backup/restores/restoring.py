@@ -24,14 +24,14 @@ from msgspec import structs
 
 from cmqd_backup.accounts_content import ACCOUNTS_FILE, keys_in
 from cmqd_backup.copying import copy_out
-from cmqd_backup.cutting import cut_segment
 from cmqd_backup.moments import shown_span, shown_time
 from cmqd_backup.parts import missing_ranges
 from cmqd_backup.refusals import Refused
+from cmqd_backup.restores.cutting import cut_segment
+from cmqd_backup.restores.targets import filling, require_empty
 from cmqd_backup.row_times import RowTime, row_times
 from cmqd_backup.runs import Run, Runs, StoredFile, stored_checkpoint, stored_segment
 from cmqd_backup.stores import Store
-from cmqd_backup.targets import filling, require_empty
 from cmqd_backup.timeline import Stretch, gaps, stretches
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import (
