@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cmqd_backup import copying, targets
+from cmqd_backup import copying
 from cmqd_backup.moments import shown_time
+from cmqd_backup.restores import targets
 from cmqd_backup.runs import Runs
 from cmqd_backup.stores import FolderStore
 from cmqd_backup.writing_runs import write_run

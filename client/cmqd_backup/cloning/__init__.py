@@ -1,4 +1,4 @@
-"""``cmqd clone``: a new log with what waits in a data folder or backup, disarmed, for a test or a laptop.
+"""``cmqd clone``: a new log with the waiting messages of a data folder or backup, disarmed, for a test or a laptop.
 
     hold the source ─► fold its states (``source_state``) ─► read the waiting messages (``source_rows``)
     ─► hide what is to be hidden (``masking``) ─► a new log (``new_log``), accounts anew, the manifest last
