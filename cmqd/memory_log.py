@@ -41,7 +41,7 @@ from cmqd_reading.history_search import (
 )
 from cmqd_reading.life_events import unnamed
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.manifest import SourceName, StandingPinEntry, merge_ranges, ranges_between
+from cmqd_segment.manifest import Restored, SourceName, StandingPinEntry, merge_ranges, ranges_between
 from cmqd_segment.published import published_message
 from cmqd_segment.records import (
     AnyRecord,
@@ -93,6 +93,8 @@ class MemoryDisk:
         self.next_segment = 1
         self.last_lsn = 0
         self.clean = True
+        self.restored: Restored | None = None
+        """The restore that made the rows, up to the first start behind it."""
 
 
 class MemoryLog:
@@ -163,8 +165,10 @@ class MemoryLog:
             checkpoint_lsn=_header(disk.checkpoints[-1]).lsn if disk.checkpoints else 0,
             last_lsn=disk.last_lsn,
             numbers_jump=False,
+            restored=disk.restored,
         )
         disk.clean = False
+        disk.restored = None
         return report
 
     async def recover(self) -> AsyncIterator[RecoveredBatch]:

@@ -82,7 +82,7 @@ class BrokerProcess:
         self.flags: tuple[str, ...] = flags
         self.port: int = 0
         """Port of the broker; 0 until the first start, and the same after each later one."""
-        self._environment = _plain_environment() if environment is None else dict(environment)
+        self._environment = plain_environment() if environment is None else dict(environment)
         self._process: Process | None = None
         self._storage_pid = 0
         self._reservation: weakref.finalize[..., Self] | None = None
@@ -204,6 +204,6 @@ class BrokerProcess:
         return f"<BrokerProcess on port {self.port}, {'ended' if self._process is None else 'running'}>"
 
 
-def _plain_environment() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
     """Return the environment of this process without settings: a test's broker is the same on every machine."""
     return {name: value for name, value in os.environ.items() if not name.startswith("CMQD_")}

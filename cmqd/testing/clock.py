@@ -57,8 +57,8 @@ class TurnedTime:
 class Clock:
     """The broker time of a :class:`~cmqd.testing.LocalBroker`; get it as ``broker.clock``.
 
-    The clock starts at the machine's time and runs; :meth:`advance` turns it further, :meth:`stop` makes it stand. All
-    methods may be called from any thread and any event loop.
+    The clock starts at the machine's time, or at the last time of a clone, and runs. :meth:`advance` turns it further,
+    :meth:`stop` makes it stand. All methods may be called from any thread and any event loop.
     """
 
     def __init__(

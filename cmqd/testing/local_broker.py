@@ -8,6 +8,8 @@ handshake, framing and reconnection are the product's own too.
 import asyncio
 import contextlib
 import dataclasses
+import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from cmqd.log.values import LogState
+from cmqd.memory_log import MemoryDisk
 from cmqd.server.admission.core_limits import limits_of
 from cmqd.server.log_upkeep.disk_state import DiskState
 from cmqd.server.push.outbox import Pushing
@@ -23,7 +26,9 @@ from cmqd.server.push.pusher import Pusher
 from cmqd.settings import Settings
 from cmqd.testing.accepting import finish_accepts
 from cmqd.testing.clock import Clock, TurnedTime
+from cmqd.testing.clones import Clone, read_clone
 from cmqd.testing.server_in_memory import ServerInMemory, server_in_memory
+from cmqd_segment.manifest import SEGMENTS
 
 T = TypeVar("T")
 
@@ -54,15 +59,25 @@ class LocalBroker:
                 broker.clock.advance(seconds=30)
                 assert queue.receive()[0].receive_count == 2
 
-    The broker begins empty, with the account ``admin``. Nothing is written to a disk but the accounts, into a temporary
-    folder; what a restart survives is tested with :class:`~cmqd.testing.BrokerProcess`. Several brokers can run in one
-    process. The broker is to be started once.
+    The broker begins empty, or with the messages of a clone, and with the account ``admin``. Nothing is written to a
+    disk but the accounts, into a temporary folder, and there the files of a clone until they are read. A restart is
+    tested with :class:`~cmqd.testing.BrokerProcess`. Several brokers can run in one process. The broker is to be
+    started once.
     """
 
-    def __init__(self, *, make_pusher: Callable[..., Pushing] = Pusher, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        clone: Clone | str | os.PathLike[str] | None = None,
+        make_pusher: Callable[..., Pushing] = Pusher,
+        **settings: Any,
+    ) -> None:
         """Keep the settings; the broker starts with ``start`` or ``with``.
 
         Args:
+            clone: a data folder or backup: the broker begins with its queues and the messages that wait in them, as
+                ``cmqd clone`` takes them, and with the time of the last row. A :class:`~cmqd.testing.Clone` selects
+                queues, and masks bodies and headers.
             make_pusher: makes the part that posts to URLs, with the arguments of ``Pusher``, in the broker's thread. A
                 part of the test's own can keep the posts instead: no name is looked up, and no connection made.
             **settings: as of a real broker (``docs/settings.md``), such as ``max_in_flight_per_queue=10``.
@@ -81,6 +96,7 @@ class LocalBroker:
             "push_allow_loopback": True,
         }
         self._settings = Settings(**(defaults | settings))
+        self._clone = clone if clone is None or isinstance(clone, Clone) else Clone(clone)
         self._make_pusher = make_pusher
         self._time = TurnedTime()
         self._thread: threading.Thread | None = None
@@ -103,10 +119,15 @@ class LocalBroker:
 
         Raises:
             RuntimeError: the broker was started before.
+            CloneError: the clone cannot be made.
             OSError: the address cannot be used.
         """
         self._start_thread()
-        self._started.result()
+        try:
+            self._started.result()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the broker and its connections; ``with`` calls this on leaving. Harmless when repeated.
@@ -128,7 +149,12 @@ class LocalBroker:
 
     async def __aenter__(self) -> Self:
         self._start_thread()
-        await asyncio.wrap_future(self._started)
+        try:
+            # A cancellation ends the wait alone: the thread could not tell the end of its start otherwise.
+            await asyncio.shield(asyncio.wrap_future(self._started))
+        except BaseException:
+            await asyncio.to_thread(self.close)
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -193,12 +219,14 @@ class LocalBroker:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         try:
+            disk = await self._read_clone()
             self._parts = parts = await server_in_memory(
                 self._settings,
                 wall_ms=self._time.wall_ms,
                 monotonic_ns=self._time.monotonic_ns,
                 limits=limits_of(self._settings),
                 make_pusher=self._make_pusher,
+                disk=disk,
             )
         except BaseException as failure:
             self._started.set_exception(failure)
@@ -215,6 +243,20 @@ class LocalBroker:
         await parts.server.drain(DRAIN_S)
         parts.stop_timers()
         await self._loop.shutdown_default_executor()
+
+    async def _read_clone(self) -> MemoryDisk | None:
+        """Make the clone, and set the clock to its time; return its log."""
+        if self._clone is None:
+            return None
+        data = self._settings.data
+        # The loop of the thread has no other work yet.
+        self._clone.make(data)
+        disk = await read_clone(data)
+        shutil.rmtree(data / SEGMENTS)
+        if disk.restored is not None:
+            # The wall clock of the broker too: beside a wall clock of today, broker time would run faster to reach it.
+            self._time = TurnedTime(start_ms=disk.restored.time_ms)
+        return disk
 
     def _request_stop(self) -> None:
         if self._thread is not None and self._thread.is_alive() and self._started.exception() is None:

@@ -1,6 +1,6 @@
 """A server over a log in memory, in the process of the test: assembled as ``daemon`` assembles a real server.
 
-Signals, recovery and the storage process are missing. All other parts are the parts of the product.
+Signals and the storage process are missing. All other parts are the parts of the product.
 """
 
 import asyncio
@@ -10,13 +10,15 @@ from dataclasses import dataclass, field
 
 from cmqd.core.broker import Broker
 from cmqd.core.limits import Limits
-from cmqd.memory_log import MemoryLog
+from cmqd.memory_log import MemoryDisk, MemoryLog
 from cmqd.server.access.accounts import Accounts, open_accounts
 from cmqd.server.loop.clock import BrokerClock
 from cmqd.server.loop.cron import calendar
 from cmqd.server.monitoring.status import StorageProcessStatus
+from cmqd.server.process.recovery import Recovery
 from cmqd.server.push.outbox import Pushing
 from cmqd.server.push.pusher import Pusher
+from cmqd.server.push.subscription_secrets import SubscriptionSecrets
 from cmqd.server.redundancy.leadership import leadership_of
 from cmqd.server.server import Server
 from cmqd.server.wiring import Surroundings, make_server
@@ -55,6 +57,7 @@ async def server_in_memory(
     cpu_ns: Callable[[], int] = time.thread_time_ns,
     make_pusher: Callable[..., Pushing] = Pusher,
     can_push: bool | None = None,
+    disk: MemoryDisk | None = None,
 ) -> ServerInMemory:
     """Make a server of the running loop; ``server.start`` makes it listen.
 
@@ -67,14 +70,18 @@ async def server_in_memory(
         cpu_ns: nanoseconds of CPU time to charge turns by.
         make_pusher: makes the part that posts to URLs.
         can_push: True if that part can be made; None = if its extra is installed.
+        disk: the log that the server begins with; None = an empty log.
     """
     accounts, _ = open_accounts(settings.data, wall_ms())
     # Without a random seed: the pauses between deliveries are the same in every run of a test.
     broker = Broker(accounts.handle_key, limits, calendar=calendar)
+    log = MemoryLog(disk, segment_bytes=settings.segment_bytes)
+    recovery = Recovery(broker=broker, log=log, report=await log.open())
+    is_new = recovery.report.created
+    if not is_new:
+        await recovery.run()
     broker.take_shard(settings.shard)
-    log = MemoryLog(segment_bytes=settings.segment_bytes)
-    await log.open()
-    clock = BrokerClock(wall=wall_ms, monotonic_ns=monotonic_ns)
+    clock = _clock_behind(recovery, wall_ms, monotonic_ns)
     failures: list[Exception] = []
     given = Surroundings(
         loop=asyncio.get_running_loop(),
@@ -92,4 +99,18 @@ async def server_in_memory(
         cpu_ns=cpu_ns,
         leadership=leadership_of(log, settings.shard),
     )
-    return ServerInMemory(make_server(given), broker, log, accounts, clock, failures)
+    server = make_server(given)
+    if not is_new:
+        recovery.append_first_records(clock)
+        await server.part(SubscriptionSecrets).match()
+    return ServerInMemory(server, broker, log, accounts, clock, failures)
+
+
+def _clock_behind(recovery: Recovery, wall_ms: Callable[[], int], monotonic_ns: Callable[[], int]) -> BrokerClock:
+    return BrokerClock(
+        not_before_ms=recovery.last_time.ms,
+        offset_ms=recovery.broker.facts.clock_offset_ms,
+        resumed_ms=recovery.resumed_ms,
+        wall=wall_ms,
+        monotonic_ns=monotonic_ns,
+    )

@@ -47,3 +47,33 @@ def try_lock(folder: Path) -> Generator[bool]:
         yield True
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def shared_lock(folder: Path) -> Generator[bool]:
+    """Keep a folder from being written while programs read it; yield False if another process may write it.
+
+    Readers share the lock, and leave its text alone. A folder without the file, on a disk that cannot be written, has
+    no process that writes it.
+
+    Raises OSError: the folder is missing or cannot be read.
+    """
+    import fcntl
+
+    path = folder / LOCK
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError:
+        if path.exists() or not folder.is_dir():
+            raise
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)

@@ -11,7 +11,7 @@ from cmqd_backup.refusals import Refused
 from cmqd_backup.restores.restoring import Restoring, restore
 from cmqd_backup.runs import RUNS
 from cmqd_backup.stores import open_store
-from cmqd_segment.folder_lock import try_lock
+from cmqd_segment.folder_lock import shared_lock
 from cmqd_segment.manifest import MANIFEST_NAME
 
 
@@ -40,7 +40,8 @@ async def held_source(source: str, work: Path) -> AsyncGenerator[Held]:
         restore(Restoring(open_store(source), restored, None, None, wall_ms(), _silent))
         yield stopped_folder(restored)
         return
-    with try_lock(folder) as is_free:
+    # Shared: tests that run at the same time clone the same folder.
+    with shared_lock(folder) as is_free:
         if is_free:
             yield stopped_folder(folder)
             return

@@ -44,7 +44,7 @@ from cmqd.server.admission.core_limits import limits_of
 from cmqd.server.broker_logger import configure_logs, get_logger
 from cmqd.server.halt import failure_text
 from cmqd.server.log_upkeep.disk_state import DiskState
-from cmqd.server.loop.clock import BrokerClock, start_offset, wall_ms
+from cmqd.server.loop.clock import BrokerClock, wall_ms
 from cmqd.server.loop.cron import calendar
 from cmqd.server.monitoring.counters import rss_bytes
 from cmqd.server.monitoring.server_figures import ServerFigures
@@ -82,7 +82,6 @@ from cmqd.storage.storage_errors import LeadLost, PoolerBetween
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_logs import lines
 from cmqd_logs.levels import LogFormat, LogLevel
-from cmqd_segment.records import LogRestored
 from cmqd_sockets.listening import raise_descriptor_limit
 
 _log = get_logger()
@@ -312,32 +311,18 @@ class Daemon:
 
     def _append_first_records(self, server: Server, recovery: Recovery) -> bool:
         """Append the records of the start before any deadline is planned; return True if there are any."""
-        log, broker, clock = self._log, recovery.broker, server.clock
+        log = self._log
         # A leader whose time rests on its wall clock stores a row: else the next leader would read its own wall clock.
         is_first = isinstance(log, StorageProcessLog) and needs_row(
             log.takeover, recovery.last_time.ms, epoch=log.epoch
         )
-        offsets = start_offset(broker, clock, always=is_first)
-        report = recovery.report
-        restored = None if report.restored is None else LogRestored(clock.now_ms(), report.restored.aged_ms)
-        if restored is not None:
-            _log.warning(
-                "log_restored",
-                aged_ms=restored.aged_ms,
-                text="the log was restored from a backup: broker time goes on from its last row",
-            )
-        first_records = [*offsets, *broker.recovered(lost=report.numbers_jump, restored=restored)]
-        if first_records:
-            log.append(first_records, (), clock.now_ms())
-        return bool(first_records)
+        return recovery.append_first_records(server.clock, always=is_first)
 
     def _resumed_ms(self, recovery: Recovery) -> int | None:
         """Return broker time at a takeover, or behind a restore; None if the wall clock decides."""
         log, broker = self._log, recovery.broker
-        if recovery.report.restored is not None:
-            return recovery.report.restored.time_ms
-        if not isinstance(log, StorageProcessLog):
-            return None
+        if recovery.resumed_ms is not None or not isinstance(log, StorageProcessLog):
+            return recovery.resumed_ms
         resumed = resumed_time(
             log.takeover, offset_ms=broker.facts.clock_offset_ms, wall_ms=wall_ms(), now_s=log.clock_s()
         )

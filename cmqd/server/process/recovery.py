@@ -7,11 +7,11 @@ from cmqd.core.broker import Broker
 from cmqd.log.interface import Log
 from cmqd.log.values import RecoveryReport
 from cmqd.server.broker_logger import get_logger
-from cmqd.server.loop.clock import LastTime
+from cmqd.server.loop.clock import BrokerClock, LastTime, start_offset
 from cmqd.server.monitoring.status import RecoveryFinding, RecoveryStatus
 from cmqd.server.part import part
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd
-from cmqd_segment.records import AnyRecord
+from cmqd_segment.records import AnyRecord, LogRestored
 
 _log = get_logger()
 
@@ -67,6 +67,30 @@ class Recovery:
             broker.begin_salvage()
         self.seconds = time.monotonic() - started
         self._log_result()
+
+    @property
+    def resumed_ms(self) -> int | None:
+        """Broker time behind a restore; None if the log was not restored since its last start."""
+        return None if self.report.restored is None else self.report.restored.time_ms
+
+    def append_first_records(self, clock: BrokerClock, *, always: bool = False) -> bool:
+        """Append the records of the start before any deadline is planned; return True if there are any.
+
+        ``always``: a record also of an offset of the clock that the log has.
+        """
+        broker, report = self.broker, self.report
+        offsets = start_offset(broker, clock, always=always)
+        restored = None if report.restored is None else LogRestored(clock.now_ms(), report.restored.aged_ms)
+        if restored is not None:
+            _log.warning(
+                "log_restored",
+                aged_ms=restored.aged_ms,
+                text="the log was restored from a backup: broker time goes on from its last row",
+            )
+        records = [*offsets, *broker.recovered(lost=report.numbers_jump, restored=restored)]
+        if records:
+            self.log.append(records, (), clock.now_ms())
+        return bool(records)
 
     def status(self) -> RecoveryStatus:
         """Return the result for the status of the server."""
