@@ -22,6 +22,7 @@ from cmqd_client.address import Address
 from cmqd_client.contexts import ContextError, find_address, load_contexts
 from cmqd_client.errors import CmqError, InvalidArgument
 from cmqd_client.pins import LogPin
+from cmqd_segment.folder_lock import holder_of
 from cmqd_segment.manifest import Manifest, SegmentState
 
 CONTEXT_FILE: Final = "admin.context.toml"
@@ -47,6 +48,12 @@ def standing_name(place: str) -> str:
 @contextlib.asynccontextmanager
 async def connected(folder: Path) -> AsyncGenerator[Client]:
     """Connect with the broker of a folder. Raises Refused for every error of the client."""
+    holder = None
+    with contextlib.suppress(FileNotFoundError):
+        holder = holder_of(folder)
+    if holder is not None and holder.program:
+        # Behind the address in the folder is no broker then: an attempt to connect would wait.
+        raise Refused(f"{folder} is in use by {holder}: repeat the command when it has ended")
     address = address_of(folder)
     try:
         async with connect(address, product="cmqd-backup") as client:

@@ -87,7 +87,7 @@ async def make_run(wanted: Wanted, out: Out) -> None:
 
 async def _copied(wanted: Wanted, began_ms: int, out: Out) -> Copied:
     """Make a run of a stopped or of a live folder. Raises Refused, OSError."""
-    with try_lock(wanted.folder) as is_free:
+    with try_lock(wanted.folder, "cmqd backup") as is_free:
         if is_free and wanted.every_ms is None:
             return await _back_up(wanted, stopped_folder(wanted.folder), began_ms, out)
     if is_free:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
 from cmqd_backup.refusals import Refused
-from cmqd_segment.folder_lock import try_lock
+from cmqd_segment.folder_lock import holder_of, try_lock
 from cmqd_segment.manifest import MANIFEST_NAME, sync_folder
 
 _PART = ".part"
@@ -138,9 +138,9 @@ class FolderStore:
             raise Refused(f"{self._root} is a data folder: name another place for the backup")
         if not self._root.is_dir():
             self._make(self._root)
-        with try_lock(self._root) as is_free:
+        with try_lock(self._root, "cmqd backup") as is_free:
             if not is_free:
-                raise Refused(f"{self._root} is in use by another backup or restore")
+                raise Refused(f"{self._root} is in use by {holder_of(self._root) or 'another process'}")
             for leftover in self._root.glob(f"*/.*{_PART}"):
                 leftover.unlink()
             yield

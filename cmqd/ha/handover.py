@@ -17,7 +17,8 @@ from cmqd.exit_codes import ExitCode
 from cmqd.ha.log_state import LogState, NoState, read_state
 from cmqd.ha.output import Output
 from cmqd.log.values import BrokerSeen
-from cmqd.storage.folder.data_folder import boot_id, holder_of, process_name
+from cmqd.storage.folder.data_folder import boot_id, process_name
+from cmqd_segment.folder_lock import holder_of
 
 POLL_SECONDS: Final = 0.1
 WARM_SECONDS: Final = 5.0

@@ -51,6 +51,7 @@ from cmqd.storage.standard_error import complain, complain_of_exception
 from cmqd.storage.storage_errors import LeadLost
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd.storage.writing.commit_socket import CommitSocket
+from cmqd_segment.folder_lock import LockHolder
 from cmqd_segment.newer import NewerFormatError
 
 GOODBYE_SECONDS = 1.0
@@ -243,7 +244,7 @@ class StorageService:
         folder.create()
         await folder.lock(
             settings.lock_wait_ms,
-            self._broker_pid,
+            LockHolder(os.getpid(), self._broker_pid),
             lambda text: self._control.send(ipc.FolderInUse(text, settings.lock_wait_ms)),
         )
         disk = self._make_disk(folder.path, settings.ballast_bytes, settings.start_ballast_bytes)

@@ -1,4 +1,7 @@
-"""The lock of a data folder: a file that each process of the broker holds with ``flock`` as long as it can write."""
+"""The lock of a data folder: a file that each process of the broker holds with ``flock`` as long as it can write.
+
+A program that needs the files to stay as they are, such as an offline backup, holds the lock too.
+"""
 
 import contextlib
 import os
@@ -9,13 +12,23 @@ import msgspec
 
 LOCK = "lock"
 """Name of the file below the data folder."""
+_MAX_BYTES = 4096
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """Content of the lock file, for the error text of a waiting broker."""
+    """Content of the lock file, for the error text of a process that needs the lock."""
 
     pid: int
     broker_pid: int
+    """0 if the holder is no broker."""
+    program: str = ""
+    """Name of a program that is no broker; earlier versions write none."""
+
+    def __str__(self) -> str:
+        """Return the holder as a part of a sentence."""
+        if not self.pid:
+            return "another process"
+        return f"process {self.pid} ({self.program or f'storage of broker process {self.broker_pid}'})"
 
 
 def write_holder(descriptor: int, holder: LockHolder) -> None:
@@ -27,13 +40,38 @@ def write_holder(descriptor: int, holder: LockHolder) -> None:
     os.pwrite(descriptor, msgspec.json.encode(holder).ljust(os.fstat(descriptor).st_size), 0)
 
 
+def read_holder(descriptor: int) -> LockHolder:
+    """Return the holder of a lock that is not free; without a readable text, one with process 0."""
+    try:
+        return msgspec.json.decode(os.pread(descriptor, _MAX_BYTES, 0), type=LockHolder)
+    except (msgspec.MsgspecError, UnicodeDecodeError, OSError):
+        return LockHolder(0, 0)
+
+
+def holder_of(folder: Path) -> LockHolder | None:
+    """Return the holder of the lock of a folder; None if the lock is free. Raises OSError."""
+    # Here, because Windows has no such module, and readers of segments run there.
+    import fcntl
+
+    descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return read_holder(descriptor)
+        return None
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
-def try_lock(folder: Path) -> Generator[bool]:
+def try_lock(folder: Path, program: str = "a cmqd command") -> Generator[bool]:
     """Hold the lock of a folder, for a program that is no broker; yield False if another process holds the lock.
+
+    ``program``: name of the program, for the error text of other processes.
 
     Raises OSError: the folder is missing or cannot be written.
     """
-    # Here, because Windows has no such module, and readers of segments run there.
     import fcntl
 
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -43,7 +81,7 @@ def try_lock(folder: Path) -> Generator[bool]:
         except BlockingIOError:
             yield False
             return
-        write_holder(descriptor, LockHolder(os.getpid(), os.getpid()))
+        write_holder(descriptor, LockHolder(os.getpid(), 0, program))
         yield True
     finally:
         os.close(descriptor)

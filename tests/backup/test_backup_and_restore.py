@@ -387,7 +387,7 @@ async def test_a_target_that_is_not_empty_or_in_use_is_refused(log: GrowingLog, 
     assert (target / "letter").read_text() == "mine"
     (target / "letter").unlink()
     with targets.try_lock(target):
-        assert "is in use by another process" in command("restore", backup, target).error
+        assert f"is in use by process {os.getpid()} (a cmqd command)" in command("restore", backup, target).error
     assert command("restore", backup, target).code == 0
 
 

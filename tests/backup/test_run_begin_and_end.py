@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import re
 import threading
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
@@ -10,14 +12,16 @@ from typing import Any
 
 import pytest
 
+from cmqd.storage.folder.data_folder import DataFolder
+from cmqd.storage.storage_errors import FolderLocked
 from cmqd_backup import making
 from cmqd_backup.holds import Held, manifest_of
-from cmqd_backup.making import Wanted, make_run
+from cmqd_backup.making import Wanted, end_standing_pin, make_run
 from cmqd_backup.refusals import Refused
 from cmqd_backup.runs import Runs
 from cmqd_backup.stores import FolderStore
 from cmqd_client.pins import LogPin
-from cmqd_segment.folder_lock import try_lock
+from cmqd_segment.folder_lock import LockHolder, try_lock
 from support.backup.growing_log import GrowingLog
 from support.storage.log_rig import NOW_MS
 
@@ -118,3 +122,26 @@ async def test_a_run_that_is_interrupted_ends_before_it_lets_go_of_pin_and_locks
     assert Runs(wanted.store).names == []
     with try_lock(backup) as is_free:
         assert is_free
+
+
+async def test_an_offline_run_is_named_to_a_start_and_to_a_second_run(log: GrowingLog, tmp_path: Path):
+    """The address in the folder is of the broker that has stopped: an attempt to connect would wait for it."""
+    store = TellingStore(tmp_path / "backup")
+    run = asyncio.create_task(make_run(Wanted(log.folder, store, rate=1), print))
+    assert await asyncio.to_thread(store.begun.wait, 30)
+    holder = re.escape(f"is in use by process {os.getpid()} (cmqd backup)")
+
+    with pytest.raises(FolderLocked, match=holder):
+        await DataFolder(log.folder).lock(0, LockHolder(1, 1))
+    for second in (
+        make_run(Wanted(log.folder, FolderStore(tmp_path / "other")), print),
+        make_run(Wanted(log.folder, FolderStore(tmp_path / "backup")), print),
+        end_standing_pin(Wanted(log.folder, store)),
+    ):
+        with pytest.raises(Refused, match=holder):
+            await second
+
+    run.cancel()
+    async with asyncio.timeout(30):
+        with pytest.raises(asyncio.CancelledError):
+            await run

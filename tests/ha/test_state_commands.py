@@ -1,8 +1,10 @@
 """``cmqd ha status`` and ``cmqd ha handover`` over servers in memory."""
 
+import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,23 @@ from cmqd.ha.output import Output
 from cmqd.ha.status import status
 from cmqd.server.access.accounts_file import AccountsFile, Key, new_document
 from cmqd.server.redundancy.engine_accounts import encode_accounts
-from cmqd.storage.folder.data_folder import boot_id, locked_folder, process_name
+from cmqd.storage.folder.data_folder import DataFolder, boot_id, process_name
+from cmqd_segment.folder_lock import LockHolder
 from support.engine.memory_engine import MemoryDatabase
 
 LEADER_PROCESS = process_name(os.getpid(), boot_id())
 """Of the test, which has the lock of the leader's folder."""
+
+
+@contextmanager
+def broker_of(path: Path) -> Generator[None]:
+    """Hold the lock of a folder as a broker does."""
+    folder = DataFolder(path)
+    asyncio.run(folder.lock(0, LockHolder(os.getpid(), os.getpid())))
+    try:
+        yield
+    finally:
+        folder.unlock()
 
 
 class Pair:
@@ -208,7 +222,7 @@ def test_the_standby_leads_after_a_handover(pair: Pair, tmp_path: Path) -> None:
     handover = Run(pair, tmp_path)
     handover.pauses = [lambda: None, pair.take_over]
 
-    with locked_folder(tmp_path):
+    with broker_of(tmp_path):
         code, text = handover()
 
     assert (code, text) == (ExitCode.OK, "second:5680 leads after 0.2 s")
@@ -220,7 +234,7 @@ def test_a_standby_gets_time_to_report_its_rows(pair: Pair, tmp_path: Path) -> N
     handover = Run(pair, tmp_path, on_stop=pair.take_over)
     handover.pauses = [lambda: pair.follow(4)]
 
-    with locked_folder(tmp_path):
+    with broker_of(tmp_path):
         code, _ = handover()
 
     assert code is ExitCode.OK
@@ -228,7 +242,7 @@ def test_a_standby_gets_time_to_report_its_rows(pair: Pair, tmp_path: Path) -> N
 
 def test_no_leader_is_stopped_without_a_warm_standby(pair: Pair, tmp_path: Path) -> None:
     handover = Run(pair, tmp_path)
-    with locked_folder(tmp_path):
+    with broker_of(tmp_path):
         alone = handover()
         pair.follow(2)
         behind = handover()
@@ -249,7 +263,7 @@ def test_no_leader_is_stopped_while_commits_wait(pair: Pair, tmp_path: Path) -> 
     pair.database.name_standby("a", "")
     handover = Run(pair, tmp_path)
 
-    with locked_folder(tmp_path):
+    with broker_of(tmp_path):
         code, text = handover()
 
     assert code is ExitCode.NOT_SAFE
@@ -261,12 +275,12 @@ def test_the_broker_of_the_folder_must_lead(pair: Pair, tmp_path: Path) -> None:
     pair.follow(4)
     handover = Run(pair, tmp_path)
     assert handover() == (ExitCode.NOT_SAFE, f"cmqd: no handover: {tmp_path} is not a data folder")
-    with locked_folder(tmp_path):
+    with broker_of(tmp_path):
         pass
     assert handover() == (ExitCode.NOT_SAFE, f"cmqd: no handover: no broker works on {tmp_path}")
     pair.take_over()
 
-    with locked_folder(tmp_path):
+    with broker_of(tmp_path):
         code, text = handover()
 
     assert code is ExitCode.NOT_SAFE
@@ -278,7 +292,7 @@ def test_a_standby_that_does_not_take_over_is_told(pair: Pair, tmp_path: Path) -
     pair.follow(4)
     handover = Run(pair, tmp_path, on_stop=pair.leader.release)
 
-    with locked_folder(tmp_path):
+    with broker_of(tmp_path):
         code, text = handover()
 
     assert code is ExitCode.NOT_SAFE

@@ -8,7 +8,7 @@ from typing import Final
 
 from cmqd_backup.accounts_content import ACCOUNTS_FILE
 from cmqd_backup.refusals import Refused
-from cmqd_segment.folder_lock import LOCK, try_lock
+from cmqd_segment.folder_lock import LOCK, holder_of, try_lock
 from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, sync_folder
 
 UNFINISHED: Final = "restore-unfinished"
@@ -41,7 +41,7 @@ def filling(folder: Path) -> Generator[None]:
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
     with try_lock(folder) as is_free:
         if not is_free:
-            raise Refused(f"{folder} is in use by another process")
+            raise Refused(f"{folder} is in use by {holder_of(folder) or 'another process'}")
         # Again: another restore into the folder may have ended since.
         require_empty(folder)
         _clear_unfinished(folder)

@@ -22,10 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-import msgspec
-
 from cmqd.storage.storage_errors import FolderLocked
-from cmqd_segment.folder_lock import LOCK, LockHolder, write_holder
+from cmqd_segment.folder_lock import LOCK, LockHolder, read_holder, write_holder
 from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, Manifest, sync_folder
 
 LOCK_POLL_SECONDS = 0.05
@@ -45,19 +43,6 @@ def boot_id() -> str:
 def process_name(broker_pid: int, boot: str) -> str:
     """Return a short name of a broker's process, the same for no other process of the same time."""
     return f"{broker_pid}@{boot[:8]}"
-
-
-def holder_of(path: Path) -> LockHolder | None:
-    """Return the holder of a folder's lock; None if no broker works on the folder. Raises OSError."""
-    descriptor = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=LockHolder)
-        return None
-    finally:
-        os.close(descriptor)
 
 
 class DataFolder:
@@ -96,12 +81,12 @@ class DataFolder:
             " checkpoints/*"
         )
 
-    async def lock(self, wait_ms: int, broker_pid: int, on_wait: Callable[[str], None] = lambda text: None) -> None:
+    async def lock(self, wait_ms: int, holder: LockHolder, on_wait: Callable[[str], None] = lambda text: None) -> None:
         """Take the lock.
 
         Args:
             wait_ms: time to wait for the holder to end, as a restart needs it.
-            broker_pid: process of the broker that takes the lock.
+            holder: written into the lock file, for the error text of other processes.
             on_wait: called once, at the beginning of the wait, with a text that names the holder.
 
         Raises:
@@ -116,7 +101,7 @@ class DataFolder:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    text = f"the data folder {self.path} is in use by {_holder(descriptor)}"
+                    text = f"the data folder {self.path} is in use by {read_holder(descriptor)}"
                     if monotonic() >= deadline:
                         waited = f"; waited {wait_ms / 1000:g} s for it" if wait_ms else ""
                         raise FolderLocked(text + waited) from None
@@ -124,7 +109,7 @@ class DataFolder:
                         is_told = True
                         on_wait(text)
                 await asyncio.sleep(LOCK_POLL_SECONDS)
-            write_holder(descriptor, LockHolder(os.getpid(), broker_pid))
+            write_holder(descriptor, holder)
         except BaseException:
             os.close(descriptor)
             raise
@@ -175,19 +160,11 @@ class DataFolder:
 def locked_folder(path: Path) -> Generator[None]:
     """Hold the lock of a folder for a command that needs its broker stopped. Raises FolderLocked, OSError."""
     folder = DataFolder(path)
-    asyncio.run(folder.lock(0, os.getpid()))
+    asyncio.run(folder.lock(0, LockHolder(os.getpid(), 0, "a cmqd command")))
     try:
         yield
     finally:
         folder.unlock()
-
-
-def _holder(descriptor: int) -> str:
-    try:
-        holder = msgspec.json.decode(os.pread(descriptor, 4096, 0), type=LockHolder)
-    except (msgspec.MsgspecError, UnicodeDecodeError, OSError):
-        return "another process"
-    return f"process {holder.pid} (storage of broker process {holder.broker_pid})"
 
 
 class Reserve:

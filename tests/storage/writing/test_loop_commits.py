@@ -15,13 +15,13 @@ import pytest
 from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import Durability, LogState
 from cmqd.storage import ipc
-from cmqd.storage.folder.data_folder import holder_of
 from cmqd.storage.loop_side import group_commit
 from cmqd.storage.loop_side.loop_commits import LoopCommits
 from cmqd.storage.loop_side.loop_connection import LoopConnection
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.loop_side.row_builder import ClosedRow
 from cmqd.storage.storage_errors import FolderLocked
+from cmqd_segment.folder_lock import holder_of
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.schema import open_read_only
 from support.eventually import eventually
