@@ -203,6 +203,7 @@ def _run_restore(chosen: argparse.Namespace) -> int:
             accounts=None if chosen.accounts is None else chosen.accounts.read_bytes(),
             now_ms=now_ms,
             out=_say,
+            complain=_complain,
         )
     )
     return OK

@@ -67,6 +67,17 @@ def open_store(place: str) -> Store:
     return UrlStore(place)
 
 
+@contextlib.contextmanager
+def naming(path: Path) -> Generator[None]:
+    """Give an error of the system the name of a file: that of a write, as on a full disk, has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 class FolderStore:
     """A folder of this machine. A file has another name until it is whole and durable."""
 
@@ -110,15 +121,12 @@ class FolderStore:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DSYNC | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o600)
         try:
-            with os.fdopen(descriptor, "wb", buffering=0) as file:
+            with naming(target), os.fdopen(descriptor, "wb", buffering=0) as file:
                 yield file
                 os.fsync(file.fileno())
             temporary.replace(target)
-        except BaseException as error:
+        except BaseException:
             temporary.unlink(missing_ok=True)
-            if isinstance(error, OSError) and error.filename is None:
-                # A full disk: the error of a write does not say which.
-                raise OSError(error.errno, error.strerror, str(target)) from error
             raise
         sync_folder(target.parent)
 

@@ -298,7 +298,7 @@ async def test_a_backup_that_was_cut_or_changed_is_refused(log: GrowingLog, back
     assert await bodies_of(target) == expected(4)
 
 
-async def test_a_run_that_was_cut_is_left_out(log: GrowingLog, backup: Path, target: Path):
+async def test_a_damaged_newest_run_is_passed_over_at_a_named_time_alone(log: GrowingLog, backup: Path, target: Path):
     await log.grow(2)
     command("backup", log.folder, "--to", backup)
     await log.grow(2)
@@ -306,9 +306,13 @@ async def test_a_run_that_was_cut_is_left_out(log: GrowingLog, backup: Path, tar
     newest = sorted((backup / "runs").iterdir())[1]
     newest.write_bytes(newest.read_bytes()[:-20])
 
-    ended = command("restore", backup, target)
+    refused = command("restore", backup, target)
+    named = refused.error.rpartition("--to-time ")[2].strip()
+    taken = command("restore", backup, target, "--to-time", named)
 
-    assert f"runs/{newest.name} is damaged, and is left out" in ended.lines
+    assert (refused.code, f"runs/{newest.name} is damaged, and is left out" in refused.error) == (4, True)
+    assert f"up to {shown_time(wall(2))}, and the last 2.0 s would be lost" in refused.error
+    assert (taken.code, f"runs/{newest.name} is damaged" in taken.error) == (0, True), taken.error
     assert await bodies_of(target) == expected(2)
     assert command("backup", "list", backup).code == 8
 
@@ -532,6 +536,36 @@ async def test_a_restore_that_ends_in_the_middle_looks_like_no_folder_and_can_be
 
     assert steps > 8
     assert await bodies_of(target) == expected(6)
+
+
+async def test_a_full_disk_is_told_with_the_file_and_the_bytes(
+    log: GrowingLog, backup: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+):
+    await log.grow(4)
+    command("backup", log.folder, "--to", backup)
+
+    def full(_file: object, _chunk: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(copying, "_write_all", full)
+    ended = command("restore", backup, target)
+
+    needed = sum(path.stat().st_size for path in (backup / "segments").iterdir())
+    assert f"{target}/segments/00000001.db: No space left on device. The restore needs {needed:,} bytes" in ended.error
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(("user", "is_warned"), [(0, True), (1000, False)])
+async def test_a_restore_by_root_names_the_owner_of_its_files(
+    log: GrowingLog, backup: Path, target: Path, monkeypatch: pytest.MonkeyPatch, user: int, is_warned: bool
+):
+    await log.grow(2)
+    command("backup", log.folder, "--to", backup)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+
+    ended = command("restore", backup, target)
+
+    assert (ended.code, f"chown -R USER: {target}" in ended.error) == (0, is_warned)
 
 
 # ---------------------------------------------------------------------- the pace

@@ -65,7 +65,7 @@ async def test_a_restore_that_waited_for_another_one_leaves_its_folder(tmp_path:
     monkeypatch.setattr(restoring, "Runs", Slow)
 
     with pytest.raises(Refused, match="is not empty"):
-        restore(Restoring(FolderStore(backup), target, None, None, NOW_MS, print))
+        restore(Restoring(FolderStore(backup), target, None, None, NOW_MS, print, print))
 
     assert (target / "manifest").exists()
     assert len(list((target / "segments").iterdir())) == 1
@@ -122,7 +122,7 @@ async def test_a_restore_whose_report_is_not_read_is_whole(tmp_path: Path):
         raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
     with pytest.raises(BrokenPipeError):
-        restore(Restoring(FolderStore(backup), target, None, None, NOW_MS, closed))
+        restore(Restoring(FolderStore(backup), target, None, None, NOW_MS, closed, print))
 
     assert (target / "manifest").exists()
     assert not (target / targets.UNFINISHED).exists()

@@ -37,7 +37,7 @@ async def held_source(source: str, work: Path) -> AsyncGenerator[Held]:
     folder = Path(source)
     if "://" in source or not (folder / MANIFEST_NAME).exists():
         restored = work / "source"
-        restore(Restoring(open_store(source), restored, None, None, wall_ms(), _silent))
+        restore(Restoring(open_store(source), restored, None, None, wall_ms(), _silent, _silent))
         yield stopped_folder(restored)
         return
     # Shared: tests that run at the same time clone the same folder.

@@ -12,10 +12,12 @@ jump: the rows that are cut off have given numbers away.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,14 +26,15 @@ from msgspec import structs
 
 from cmqd_backup.accounts_content import ACCOUNTS_FILE, keys_in
 from cmqd_backup.copying import copy_out
+from cmqd_backup.listing import shown_size
 from cmqd_backup.moments import shown_span, shown_time
 from cmqd_backup.parts import missing_ranges
 from cmqd_backup.refusals import Refused
 from cmqd_backup.restores.cutting import cut_segment
-from cmqd_backup.restores.targets import filling, require_empty
+from cmqd_backup.restores.targets import filling, owner_warning, require_empty
 from cmqd_backup.row_times import RowTime, row_times
 from cmqd_backup.runs import Run, Runs, StoredFile, stored_checkpoint, stored_segment
-from cmqd_backup.stores import Store
+from cmqd_backup.stores import Store, naming
 from cmqd_backup.timeline import Stretch, gaps, stretches
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import (
@@ -62,6 +65,8 @@ class Restoring(NamedTuple):
     """Content of an accounts file in the place of the backup's."""
     now_ms: int
     out: Callable[[str], object]
+    complain: Callable[[str], object]
+    """Gets warnings."""
 
 
 def restore(asked: Restoring) -> None:
@@ -70,14 +75,27 @@ def restore(asked: Restoring) -> None:
     require_empty(asked.folder)
     runs = Runs(asked.store)
     newest = runs.newest()
-    for fault in runs.faults:
-        asked.out(fault)
     if newest is None:
-        raise Refused(f"{asked.store.place} has no backup")
+        raise Refused(f"{asked.store.place} has no backup" + "".join(f"; {fault}" for fault in runs.faults))
+    if asked.to_ms is None:
+        _require_newest(runs, newest)
     with filling(asked.folder):
         tell = _Restore(asked, runs, newest).run()
+    for fault in runs.faults:
+        asked.complain(fault)
     # Last: the folder is whole, also if the reader of the report has gone.
     tell()
+
+
+def _require_newest(runs: Runs, newest: Run) -> None:
+    """Refuse to restore an older run unless the operator names its time. Raises Refused: newer runs are damaged."""
+    if runs.faults:
+        lost = shown_span(max(0, runs.names[-1].wall_ms - newest.wall_ms))
+        until = datetime.fromtimestamp(newest.wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        raise Refused(
+            f"{'; '.join(runs.faults)}. The runs before have the log up to {shown_time(newest.wall_ms)}, and the last"
+            f" {lost} would be lost. To restore up to there: --to-time {until}"
+        )
 
 
 class _Restore:
@@ -88,12 +106,25 @@ class _Restore:
         self._runs = runs
         self._newest = newest
         self._folder = asked.folder
+        self._needed = 0
+        """Bytes of the files at most, without a cut."""
         self._mode = newest.file_mode & 0o640 | 0o600
         for name in (SEGMENTS, CHECKPOINTS):
             (asked.folder / name).mkdir(mode=0o750)
 
     def run(self) -> Callable[[], None]:
         """Write all files, the manifest last; return the report. Raises Refused, OSError."""
+        try:
+            return self._run()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise Refused(
+                f"{error.filename or self._folder}: {error.strerror}. The restore needs {self._needed:,} bytes"
+                f" ({shown_size(self._needed)}) in {self._folder}"
+            ) from error
+
+    def _run(self) -> Callable[[], None]:
         stretch, last = self._choose()
         run = stretch.run
         checkpoint = self._newest_checkpoint(stretch, last.lsn)
@@ -122,13 +153,13 @@ class _Restore:
         """Return the last row of the restore, and its stretch. Raises Refused."""
         to_ms, newest = self._asked.to_ms, self._newest
         if to_ms is None:
-            return stretches([newest])[0], RowTime(newest.last_lsn, newest.last_ms, newest.offset_ms)
+            return self._plan(stretches([newest])[0]), RowTime(newest.last_lsn, newest.last_ms, newest.offset_ms)
         if to_ms > newest.until_ms:
             raise Refused(
                 f"{shown_time(to_ms)} is after the newest run of the backup, which has the log up to"
                 f" {shown_time(newest.until_ms)}. Without --to-time the restore goes up to its last row"
             )
-        stretch = self._stretch_of(to_ms)
+        stretch = self._plan(self._stretch_of(to_ms))
         run = stretch.run
         last = end = RowTime(run.last_lsn, run.last_ms, run.offset_ms)
         paths = [
@@ -160,6 +191,13 @@ class _Restore:
         following = runs.first_of(behind)
         return stretches([run] if following is None else [run, following])[0]
 
+    def _plan(self, stretch: Stretch) -> Stretch:
+        """Note the size of the files of a stretch. The row is looked for in all of its segments."""
+        runs = [stretch.run] if stretch.following is None else [stretch.run, stretch.following]
+        checkpoints = [entry.bytes for run in runs for entry in run.manifest.checkpoints]
+        self._needed = sum(entry.bytes for entry in stretch.segments(stretch.last_lsn)) + max(checkpoints, default=0)
+        return stretch
+
     def _newest_checkpoint(self, stretch: Stretch, last_lsn: int) -> CheckpointEntry | None:
         """Fetch the newest checkpoint that has no fact of a row behind the last row; None if there is none."""
         runs = [stretch.run] if stretch.following is None else [stretch.run, stretch.following]
@@ -180,8 +218,9 @@ class _Restore:
 
     @contextlib.contextmanager
     def _new_file(self, name: str):
-        descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
+        path = self._folder / name
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
+        with os.fdopen(descriptor, "wb", buffering=0) as file, naming(path):
             # With any mask of this process.
             os.fchmod(file.fileno(), self._mode)
             yield file
@@ -211,7 +250,7 @@ class _Restore:
             return []
         keys = keys_in(content)
         descriptor = os.open(self._folder / ACCOUNTS_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file, naming(self._folder / ACCOUNTS_FILE):
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -304,4 +343,7 @@ class _Restore:
             out(f"accounts: as of {shown_time(stretch.run.ended_ms)}; these keys are valid again:")
         for key in keys:
             out(f"  {key}")
+        warning = owner_warning(self._folder)
+        if warning:
+            asked.complain(warning)
         out(f"{self._folder} is restored: start its broker")

@@ -1,6 +1,7 @@
 """The folder that a restore or clone fills: locked, and marked as unfinished until it is whole."""
 
 import contextlib
+import os
 import shutil
 from collections.abc import Generator
 from pathlib import Path
@@ -55,6 +56,13 @@ def filling(folder: Path) -> Generator[None]:
             raise
         (folder / UNFINISHED).unlink()
         sync_folder(folder)
+
+
+def owner_warning(folder: Path) -> str:
+    """Return a warning if the files of a folder belong to root; empty otherwise. A broker seldom runs as root."""
+    if os.geteuid():
+        return ""
+    return f"the files belong to root: if the broker runs as another user, first run chown -R USER: {folder}"
 
 
 def _clear_unfinished(folder: Path) -> None:
