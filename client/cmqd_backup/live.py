@@ -51,8 +51,10 @@ async def connected(folder: Path) -> AsyncGenerator[Client]:
     holder = None
     with contextlib.suppress(FileNotFoundError):
         holder = holder_of(folder)
-    if holder is not None and holder.program:
-        # Behind the address in the folder is no broker then: an attempt to connect would wait.
+    # Behind the address in the folder is no broker then: an attempt to connect would wait.
+    if holder is None:
+        raise Refused(f"no broker works on {folder}. Another program may read its files: repeat the command after it")
+    if holder.program:
         raise Refused(f"{folder} is in use by {holder}: repeat the command when it has ended")
     address = address_of(folder)
     try:

@@ -27,7 +27,7 @@ class LockHolder(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Return the holder as a part of a sentence."""
         if not self.pid:
-            return "another process"
+            return self.program or "another process"
         return f"process {self.pid} ({self.program or f'storage of broker process {self.broker_pid}'})"
 
 
@@ -40,8 +40,19 @@ def write_holder(descriptor: int, holder: LockHolder) -> None:
     os.pwrite(descriptor, msgspec.json.encode(holder).ljust(os.fstat(descriptor).st_size), 0)
 
 
+READERS = LockHolder(0, 0, "a program that reads its files")
+"""Holders of ``shared_lock``: the text in the file is of an earlier holder."""
+
+
 def read_holder(descriptor: int) -> LockHolder:
     """Return the holder of a lock that is not free; without a readable text, one with process 0."""
+    # Here, because Windows has no such module, and readers of segments run there.
+    import fcntl
+
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        return READERS
     try:
         return msgspec.json.decode(os.pread(descriptor, _MAX_BYTES, 0), type=LockHolder)
     except (msgspec.MsgspecError, UnicodeDecodeError, OSError):
@@ -49,17 +60,11 @@ def read_holder(descriptor: int) -> LockHolder:
 
 
 def holder_of(folder: Path) -> LockHolder | None:
-    """Return the holder of the lock of a folder; None if the lock is free. Raises OSError."""
-    # Here, because Windows has no such module, and readers of segments run there.
-    import fcntl
-
+    """Return the holder of the lock of a folder; None if it is free, or readers alone hold it. Raises OSError."""
     descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return read_holder(descriptor)
-        return None
+        holder = read_holder(descriptor)
+        return None if holder is READERS else holder
     finally:
         os.close(descriptor)
 

@@ -21,7 +21,7 @@ from cmqd_backup.refusals import Refused
 from cmqd_backup.runs import Runs
 from cmqd_backup.stores import FolderStore
 from cmqd_client.pins import LogPin
-from cmqd_segment.folder_lock import LockHolder, try_lock
+from cmqd_segment.folder_lock import LockHolder, shared_lock, try_lock
 from support.backup.growing_log import GrowingLog
 from support.storage.log_rig import NOW_MS
 
@@ -122,6 +122,15 @@ async def test_a_run_that_is_interrupted_ends_before_it_lets_go_of_pin_and_locks
     assert Runs(wanted.store).names == []
     with try_lock(backup) as is_free:
         assert is_free
+
+
+async def test_a_reader_of_a_stopped_folder_is_no_broker(log: GrowingLog, tmp_path: Path):
+    """Readers leave the text in the lock alone, which names the storage of the broker that has stopped."""
+    with shared_lock(log.folder):
+        with pytest.raises(Refused, match="no broker works on"):
+            await make_run(Wanted(log.folder, FolderStore(tmp_path / "other")), print)
+        with pytest.raises(FolderLocked, match="is in use by a program that reads its files"):
+            await DataFolder(log.folder).lock(0, LockHolder(1, 1))
 
 
 async def test_an_offline_run_is_named_to_a_start_and_to_a_second_run(log: GrowingLog, tmp_path: Path):
