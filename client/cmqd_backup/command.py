@@ -2,10 +2,11 @@
 
 import argparse
 import asyncio
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 from cmqd_backup.listing import list_backup
 from cmqd_backup.making import Wanted, end_standing_pin, make_run, make_runs
@@ -59,11 +60,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        _discard(sys.stdout)
+        _complain("standard output was closed: the work goes on without its report")
 
 
 def _complain(line: str) -> None:
-    print(f"cmqd: {line}", file=sys.stderr, flush=True)
+    try:
+        print(f"cmqd: {line}", file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        _discard(sys.stderr)
+
+
+def _discard(stream: TextIO) -> None:
+    """Discard the lines of a stream whose reader has gone; the buffered line would fail again at each flush."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _size(text: str) -> int:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from cmqd_backup.accounts_content import accounts_of
 from cmqd_backup.backing_up import Copied, back_up
@@ -20,9 +20,10 @@ from cmqd_backup.copying import Pace
 from cmqd_backup.holds import Held, manifest_of, stopped_folder
 from cmqd_backup.keeping import remove_old
 from cmqd_backup.listing import shown_size
-from cmqd_backup.live import connected, pinned_folder, standing_name
+from cmqd_backup.live import connected, pinned_folder
 from cmqd_backup.moments import shown_time, wall_ms
 from cmqd_backup.refusals import Refused
+from cmqd_backup.standing import Ended, Standing
 from cmqd_backup.stores import Store
 from cmqd_segment.folder_lock import try_lock
 
@@ -43,27 +44,40 @@ class Wanted(NamedTuple):
     """Settings of the broker: with redundancy the accounts are in the engine that they name."""
 
 
-async def make_runs(wanted: Wanted, out: Out, complain: Out) -> NoReturn:
-    """Make runs at an interval, for ever. A run that cannot be made is told, and the next one comes in its time.
+async def make_runs(wanted: Wanted, out: Out, complain: Out) -> None:
+    """Make runs at an interval, until the standing pin of the backup is deleted.
+
+    A run that cannot be made is told, and the next one comes in its time.
 
     Raises Refused, OSError: the folder has no runs at an interval.
     """
     assert wanted.every_ms is not None
     if manifest_of(wanted.folder).cache_of is not None:
         raise Refused(f"{wanted.folder} is a cache of an engine, which keeps no rows for runs at an interval")
-    name = standing_name(wanted.store.place)
-    out(f"the standing pin of this backup is {name}: the broker keeps the rows between two runs, for up to 24 hours")
+    standing = Standing(wanted.store)
+    out(
+        f"the standing pin of this backup is {standing.name}: the broker keeps the rows between two runs, for up to"
+        " 24 hours"
+    )
     while True:
         began_s = time.monotonic()
         try:
-            await make_run(wanted, out)
+            await make_run(wanted, out, standing)
+        except Ended as ended:
+            out(f"{ended}: no more runs are made")
+            return
         except (Refused, OSError) as refusal:
             complain(f"{shown_time(wall_ms())}: no run was made: {refusal}")
         await asyncio.sleep(max(0.0, wanted.every_ms / 1000 - (time.monotonic() - began_s)))
 
 
-async def make_run(wanted: Wanted, out: Out) -> None:
-    """Make a run, and remove the runs that are not kept. Raises Refused, OSError."""
+async def make_run(wanted: Wanted, out: Out, standing: Standing | None = None) -> None:
+    """Make a run, and remove the runs that are not kept.
+
+    ``standing``: the standing pin of runs at an interval.
+
+    Raises Refused, OSError.
+    """
     began_s, began_ms = time.monotonic(), wall_ms()
     # Before the store is made: a folder that is refused leaves no trace.
     manifest = manifest_of(wanted.folder)
@@ -73,11 +87,13 @@ async def make_run(wanted: Wanted, out: Out) -> None:
             " of its broker with --config, or leave the accounts out with --without-secrets"
         )
     with wanted.store.locked():
-        copied = await _copied(wanted, began_ms, out)
+        copied = await _copied(wanted, standing, began_ms, out)
         run = copied.run
+        seconds = time.monotonic() - began_s
         out(
-            f"run {run.number} is complete and verified: rows up to {run.last_lsn}, of {shown_time(run.wall_ms)};"
-            f" {copied.new_files} new files, {shown_size(copied.new_bytes)}, in {time.monotonic() - began_s:.1f} s"
+            f"run {run.number} is complete and verified in {wanted.store.place}: rows up to {run.last_lsn}, of"
+            f" {shown_time(run.wall_ms)}; {copied.new_files} new files, {shown_size(copied.new_bytes)}, in"
+            f" {seconds:.1f} s"
         )
         if wanted.keep_ms is not None:
             removed = remove_old(wanted.store, wall_ms() - wanted.keep_ms)
@@ -85,10 +101,10 @@ async def make_run(wanted: Wanted, out: Out) -> None:
                 out(f"removed {removed} older runs")
 
 
-async def _copied(wanted: Wanted, began_ms: int, out: Out) -> Copied:
+async def _copied(wanted: Wanted, standing: Standing | None, began_ms: int, out: Out) -> Copied:
     """Make a run of a stopped or of a live folder. Raises Refused, OSError."""
     with try_lock(wanted.folder, "cmqd backup") as is_free:
-        if is_free and wanted.every_ms is None:
+        if is_free and standing is None:
             return await _back_up(wanted, stopped_folder(wanted.folder), began_ms, out)
     if is_free:
         # A run would keep the broker from its start. The standing pin keeps the rows until the next run.
@@ -101,17 +117,10 @@ async def _copied(wanted: Wanted, began_ms: int, out: Out) -> Copied:
                 f"{missing.filename} was removed while it was copied: the broker ended the pin, at its own end or for"
                 " lack of space. Repeat the command"
             ) from None
-        if wanted.every_ms is not None:
-            standing = await client.pins.set_standing(
-                standing_name(wanted.store.place),
-                log_id=pin.log_id,
-                lsn=pin.lsn,
-                start=pin.start,
-                time=pin.time,
-                every=wanted.every_ms / 1000,
-                after=copied.after_lsn,
-            )
-            for first, last in standing.gaps:
+        if standing is not None:
+            assert wanted.every_ms is not None
+            told = await standing.tell(client, pin, copied, wanted.every_ms)
+            for first, last in told.gaps:
                 out(f"gap: rows {first} to {last} were reclaimed before a run had them")
         return copied
 
@@ -142,4 +151,4 @@ async def _back_up(wanted: Wanted, held: Held, began_ms: int, out: Out) -> Copie
 async def end_standing_pin(wanted: Wanted) -> None:
     """Delete the standing pin of a backup. Raises Refused."""
     async with connected(wanted.folder) as client:
-        await client.pins.delete_standing(standing_name(wanted.store.place))
+        await Standing(wanted.store).end(client)

@@ -26,6 +26,11 @@ class Store(Protocol):
         """The root, for people."""
         ...
 
+    @property
+    def identity(self) -> str:
+        """The root, the same for each spelling of it."""
+        ...
+
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the sizes of the files in a folder by name; empty without the folder. Raises OSError."""
         ...
@@ -90,6 +95,11 @@ class FolderStore:
         """See ``Store``."""
         return str(self._root)
 
+    @property
+    def identity(self) -> str:
+        """See ``Store``."""
+        return os.path.realpath(self._root)
+
     def sizes(self, folder: str) -> dict[str, int]:
         """See ``Store``."""
         try:
@@ -116,9 +126,10 @@ class FolderStore:
         if not target.parent.is_dir():
             self._make(target.parent)
         temporary = target.with_name(f".{target.name}{_PART}")
+        # A new file: a link of that name could lead out of the backup. ``locked`` removes leftovers.
         # The owner alone: bodies of messages and secrets. Each write goes to the disk at once: the fsync of a whole
         # file would keep the commits of a broker on the same disk waiting for its hundred megabytes.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DSYNC | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DSYNC | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o600)
         try:
             with naming(target), os.fdopen(descriptor, "wb", buffering=0) as file:
@@ -169,6 +180,8 @@ class UrlStore:
             self._files, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise Refused(f"the file system of {kind} URLs cannot be used: {error}") from None
+        if kind.rpartition("::")[2] == "memory":
+            raise Refused(f"{url} is lost with the process that writes it: name another place")
         # A password would otherwise stand in every report.
         self._place = re.sub("//[^/@]*@", "//...@", url)
 
@@ -176,6 +189,11 @@ class UrlStore:
     def place(self) -> str:
         """See ``Store``."""
         return self._place
+
+    @property
+    def identity(self) -> str:
+        """See ``Store``."""
+        return self._place.rstrip("/")
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
@@ -185,8 +203,13 @@ class UrlStore:
         """Turn each error of a file system into an OSError: their libraries have classes of their own."""
         try:
             yield
-        except (OSError, Refused):
+        except Refused:
             raise
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            kind = FileNotFoundError if isinstance(error, FileNotFoundError) else OSError
+            raise kind(f"{self._place}: {error}") from error
         except Exception as error:
             raise OSError(f"{self._place} cannot be used: {type(error).__name__}: {error}") from error
 
@@ -219,10 +242,16 @@ class UrlStore:
     def writing(self, name: str) -> Generator[IO[bytes]]:
         """See ``Store``."""
         path = self._path(name)
-        with self._asking():
+        with self._asking(), self._open_new(path) as file:
+            yield file
+
+    def _open_new(self, path: str) -> contextlib.AbstractContextManager[IO[bytes]]:
+        try:
+            return self._files.open(path, "wb")
+        except FileNotFoundError:
+            # Only now: the library of an object store would make a bucket of a mistyped name.
             self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-            with self._files.open(path, "wb") as file:
-                yield file
+            return self._files.open(path, "wb")
 
     def remove(self, name: str) -> None:
         """See ``Store``."""

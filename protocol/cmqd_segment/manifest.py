@@ -30,6 +30,8 @@ MANIFEST_NAME = "manifest"
 SEGMENTS = "segments"
 SIDE_SUFFIX = ".side"
 CHECKPOINTS = "checkpoints"
+UNFINISHED = "restore-unfinished"
+"""Name of a file in a folder that a restore or clone fills; it goes after the manifest is written."""
 
 
 class ManifestError(Exception):

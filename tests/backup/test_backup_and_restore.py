@@ -538,6 +538,34 @@ async def test_a_restore_that_ends_in_the_middle_looks_like_no_folder_and_can_be
     assert await bodies_of(target) == expected(6)
 
 
+async def test_a_mark_behind_the_manifest_goes_with_a_repeat_or_a_start(
+    log: GrowingLog, backup: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A restore would clear a marked folder if its manifest was lost later."""
+    await log.grow(2)
+    command("backup", log.folder, "--to", backup)
+    mark, real = target / targets.UNFINISHED, Path.unlink
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        if path == mark:
+            raise Killed
+        real(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(Killed):
+        command("restore", backup, target)
+    assert mark.exists()
+    monkeypatch.undo()
+
+    repeated = command("restore", backup, target)
+
+    assert (repeated.code, mark.exists()) == (4, False)
+    assert f"{target} was restored by a command that was killed at its end, and is whole" in repeated.error
+    mark.touch()
+    assert await bodies_of(target) == expected(2)
+    assert not mark.exists()
+
+
 async def test_a_full_disk_is_told_with_the_file_and_the_bytes(
     log: GrowingLog, backup: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -19,6 +19,7 @@ from cmqd_backup.holds import Held, manifest_of
 from cmqd_backup.making import Wanted, end_standing_pin, make_run
 from cmqd_backup.refusals import Refused
 from cmqd_backup.runs import Runs
+from cmqd_backup.standing import Standing
 from cmqd_backup.stores import FolderStore
 from cmqd_client.pins import LogPin
 from cmqd_segment.folder_lock import LockHolder, shared_lock, try_lock
@@ -85,8 +86,9 @@ async def test_a_run_says_no_time_behind_its_pin(log: GrowingLog, tmp_path: Path
 
 
 async def test_runs_at_an_interval_need_a_broker(log: GrowingLog, tmp_path: Path):
+    store = FolderStore(tmp_path / "backup")
     with pytest.raises(Refused, match="start it, or make a single run, without --every"):
-        await make_run(Wanted(log.folder, FolderStore(tmp_path / "backup"), every_ms=60_000), print)
+        await make_run(Wanted(log.folder, store, every_ms=60_000), print, Standing(store))
 
 
 async def test_a_live_log_without_a_row_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,13 +13,22 @@ from support.backup.growing_log import GrowingLog, command
 from support.storage.log_rig import NOW_MS
 
 fsspec: Any = pytest.importorskip("fsspec")
-PLACE = "memory://bucket/orders"
+memory: Any = pytest.importorskip("fsspec.implementations.memory")
+PLACE = "bucket://bucket/orders"
+
+
+class Bucket(memory.MemoryFileSystem):
+    """A file system of its own kind: a backup in the memory of a process is refused."""
+
+    protocol = ("bucket",)
+    store: ClassVar[dict[str, Any]] = {}
 
 
 @pytest.fixture(autouse=True)
 def bucket() -> Generator[Any]:
     """Yield the file system, whose files are in the memory of this process."""
-    files = fsspec.filesystem("memory")
+    fsspec.register_implementation("bucket", Bucket, clobber=True)
+    files = fsspec.filesystem("bucket")
     files.store.clear()
     yield files
     files.store.clear()
@@ -78,7 +87,7 @@ def test_a_url_without_its_library_is_refused(tmp_path: Path):
     assert "the file system of nosuchkind URLs cannot be used" in ended.error
 
 
-@pytest.mark.parametrize("call", ["ls", "open", "makedirs", "cat_file"])
+@pytest.mark.parametrize("call", ["ls", "open", "cat_file"])
 async def test_an_error_of_a_library_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str):
     class CredentialsError(Exception):
         pass
@@ -101,4 +110,39 @@ async def test_an_error_of_a_library_is_a_sentence(tmp_path: Path, monkeypatch: 
 
 
 def test_a_password_of_a_url_is_not_shown():
-    assert open_store("memory://me:secret@host/orders").place == "memory://...@host/orders"
+    assert open_store("bucket://me:secret@host/orders").place == "bucket://...@host/orders"
+
+
+@pytest.mark.parametrize("place", ["memory://orders", "simplecache::memory://orders"])
+def test_the_memory_of_a_process_is_no_place(tmp_path: Path, place: str):
+    ended = command("backup", tmp_path / "data", "--to", place)
+
+    assert (ended.code, f"{place} is lost with the process that writes it" in ended.error) == (4, True)
+
+
+def test_a_url_with_a_slash_at_its_end_is_the_same_place():
+    assert open_store(PLACE + "/").identity == open_store(PLACE).identity == PLACE
+
+
+async def test_folders_are_made_only_where_a_file_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A library makes the bucket of a mistyped name with the folders."""
+    log, made = GrowingLog(tmp_path / "data"), set[str]()
+    await log.grow(2)
+
+    def makedirs(_files: Any, path: str, exist_ok: bool = False) -> None:
+        made.add(path)
+
+    monkeypatch.setattr(Bucket, "makedirs", makedirs)
+    assert command("backup", log.folder, "--to", PLACE).code == 0
+    assert made == set()
+    real = Bucket.open
+
+    def strict(files: Any, path: str, mode: str = "rb", **options: Any) -> Any:
+        parent = path.rpartition("/")[0]
+        if "w" in mode and parent not in made:
+            raise FileNotFoundError(parent)
+        return real(files, path, mode, **options)
+
+    monkeypatch.setattr(Bucket, "open", strict)
+    assert command("backup", log.folder, "--to", PLACE).code == 0
+    assert [path.rpartition("bucket/")[2] for path in made] == ["orders/runs"]

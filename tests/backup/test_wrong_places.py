@@ -1,7 +1,10 @@
 """Places and times that an operator names by mistake: nothing of another folder is lost, no other time is taken."""
 
 import errno
+import os
 import re
+import subprocess
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from cmqd_backup.restores.restoring import Restoring, restore
 from cmqd_backup.runs import Runs
 from cmqd_backup.stores import FolderStore
 from support.backup.growing_log import GrowingLog, command
+from support.processes.environment import plain_environment
 from support.storage.log_rig import NOW_MS
 
 
@@ -156,3 +160,39 @@ async def test_a_file_that_changed_since_its_run_is_found_and_copied_again(tmp_p
     segment.unlink()
     assert command("backup", log.folder, "--to", backup).code == 0
     assert command("backup", "list", backup, "--verify").code == 0
+
+
+def test_a_link_of_the_name_of_a_part_leads_nowhere(tmp_path: Path):
+    store, victim = FolderStore(tmp_path / "backup"), tmp_path / "victim"
+    victim.write_bytes(b"of another program")
+    (tmp_path / "backup" / "segments").mkdir(parents=True)
+    (tmp_path / "backup" / "segments" / ".1.db.part").symlink_to(victim)
+
+    with pytest.raises(FileExistsError), store.writing("segments/1.db"):
+        pass
+    with store.locked(), store.writing("segments/1.db") as file:
+        file.write(b"rows")
+
+    assert victim.read_bytes() == b"of another program"
+    assert (tmp_path / "backup" / "segments" / "1.db").read_bytes() == b"rows"
+
+
+async def test_a_run_whose_report_is_not_read_is_made(tmp_path: Path):
+    log, backup = GrowingLog(tmp_path / "data"), tmp_path / "backup"
+    await log.grow(2)
+    reading, writing = os.pipe()
+    os.close(reading)
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "cmqd", "backup", str(log.folder), "--to", str(backup)],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env=plain_environment(),
+    )
+    os.close(writing)
+
+    assert ended.returncode == 0
+    assert ended.stderr == "cmqd: standard output was closed: the work goes on without its report\n"
+    assert Runs(FolderStore(backup)).newest() is not None

@@ -10,10 +10,8 @@ from typing import Final
 from cmqd_backup.accounts_content import ACCOUNTS_FILE
 from cmqd_backup.refusals import Refused
 from cmqd_segment.folder_lock import LOCK, holder_of, try_lock
-from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, sync_folder
+from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, UNFINISHED, sync_folder
 
-UNFINISHED: Final = "restore-unfinished"
-"""A file in a folder whose restore or clone has not ended."""
 WORK: Final = "unfinished-work"
 """A folder in it for files that are gone at the end."""
 _KEPT: Final = frozenset({LOCK, "lost+found"})
@@ -22,6 +20,16 @@ _KEPT: Final = frozenset({LOCK, "lost+found"})
 
 def require_empty(folder: Path) -> None:
     """Refuse a target with files; an unfinished restore or clone may be repeated. Raises Refused, OSError."""
+    if (folder / UNFINISHED).exists() and (folder / MANIFEST_NAME).exists():
+        # Killed behind its manifest. With the mark, a repeat would clear the folder if the manifest was lost later.
+        with try_lock(folder) as is_free:
+            if is_free and (folder / MANIFEST_NAME).exists():
+                (folder / UNFINISHED).unlink(missing_ok=True)
+                raise Refused(f"{folder} was restored by a command that was killed at its end, and is whole: use it")
+    _require_empty(folder)
+
+
+def _require_empty(folder: Path) -> None:
     try:
         names = {path.name for path in folder.iterdir()} - _KEPT
     except FileNotFoundError:
@@ -44,7 +52,7 @@ def filling(folder: Path) -> Generator[None]:
         if not is_free:
             raise Refused(f"{folder} is in use by {holder_of(folder) or 'another process'}")
         # Again: another restore into the folder may have ended since.
-        require_empty(folder)
+        _require_empty(folder)
         _clear_unfinished(folder)
         try:
             (folder / UNFINISHED).touch(mode=0o600)

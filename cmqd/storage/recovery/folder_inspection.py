@@ -45,6 +45,7 @@ from cmqd_segment.manifest import (
     MANIFEST_FORMAT,
     MANIFEST_NAME,
     SIDE_SUFFIX,
+    UNFINISHED,
     CacheOf,
     CheckpointEntry,
     LossEntry,
@@ -625,6 +626,9 @@ def put_right(recovered: Recovered) -> None:
     to read them.
     """
     folder = recovered.folder
+    # A restore that was killed behind its manifest left the mark. If the manifest is lost later, a restore into the
+    # folder would take the log for its own unfinished work, and clear it.
+    (folder.path / UNFINISHED).unlink(missing_ok=True)
     if recovered.manifest_is_new and (folder.path / MANIFEST_NAME).exists():
         # A copy, because the next line overwrites the file, and the operator may need it to find the cause.
         target = folder.put_aside(folder.path / MANIFEST_NAME, keep=True)
