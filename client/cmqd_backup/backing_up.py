@@ -100,7 +100,7 @@ def manifest_upto(held: Held) -> Manifest:
     manifest, last_lsn = held.manifest, held.last_lsn
     if not last_lsn:
         # A restored log begins at the time of its last row: here in 1970.
-        raise Refused(f"the log of {held.folder} is empty: there is no row to back up")
+        raise Refused(f"the log of {held.folder} is empty: there is no row to copy")
     segments = [
         # Side files repeat their segments, and a broker makes missing ones anew.
         structs.replace(entry, side=None)

@@ -261,17 +261,15 @@ def _run_clone(chosen: argparse.Namespace) -> int:
     # Here, because the fold of messages needs a library that backups and restores do not.
     from cmqd_backup.cloning.cloning import Cloning, clone
 
-    asyncio.run(
-        clone(
-            Cloning(
-                source=chosen.source,
-                folder=chosen.data,
-                queues=chosen.queue,
-                since_ms=None if chosen.since is None else parse_moment(chosen.since, wall_ms()),
-                masks=chosen.mask,
-                no_bodies=chosen.no_bodies,
-                out=_say,
-            )
+    clone(
+        Cloning(
+            source=chosen.source,
+            folder=chosen.data,
+            queues=chosen.queue,
+            since_ms=None if chosen.since is None else parse_moment(chosen.since, wall_ms()),
+            masks=chosen.mask,
+            no_bodies=chosen.no_bodies,
+            out=_say,
         )
     )
     return OK

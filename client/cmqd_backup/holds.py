@@ -31,7 +31,7 @@ def stopped_folder(folder: Path) -> Held:
     if not manifest.clean:
         raise Refused(
             f"the newest rows of {folder} are in files that are not sealed: its broker was killed, or had to stop"
-            " before it had sealed them. Start the broker, and make the backup while it runs"
+            " before it had sealed them. Start the broker, and repeat the command while it runs"
         )
     return Held(folder, manifest, _last_lsn(manifest))
 

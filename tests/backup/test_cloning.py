@@ -230,6 +230,16 @@ def test_older_messages_are_left_out(source: Source, tmp_path: Path):
     assert "7 older messages were left out" in ended.lines
 
 
+async def send_one(url: str) -> None:
+    async with connect(url) as client:
+        await (await client.create_queue("orders")).send(b"one espresso")
+
+
+async def pins_of(url: str) -> int:
+    async with connect(url) as client:
+        return int((await client.status())["pins"])
+
+
 def test_a_live_broker_and_a_backup_are_sources(tmp_path: Path):
     (tmp_path / "live").mkdir()
     (tmp_path / "second").mkdir()
@@ -278,6 +288,7 @@ def test_wrong_sources_and_targets_are_refused(source: Source, tmp_path: Path):
     cases = [
         ((source.data, tmp_path / "full"), "is not empty"),
         ((tmp_path / "full", tmp_path / "a"), "is neither a data folder nor a backup"),
+        ((tmp_path / "full" / "note", tmp_path / "a"), "is neither a data folder nor a backup"),
         ((tmp_path / "missing", tmp_path / "a"), "is neither a data folder nor a backup"),
         ((f"file://{tmp_path}/missing", tmp_path / "a"), "has no backup"),
         ((source.data, source.data / "inner"), "is within"),
@@ -327,3 +338,36 @@ def test_a_clone_that_is_killed_is_no_folder_and_can_be_repeated(source: Source,
     ended = command("clone", source.data, target)
     assert ended.code == 0, ended.error
     assert not (target / targets.UNFINISHED).exists()
+
+
+_INTERRUPTED = """
+import os, signal, sys, time
+from cmqd_backup.cloning import cloning
+from cmqd_backup.command import main
+target = sys.argv[2]
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+    deadline = time.monotonic() + 30
+    while os.path.exists(target) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print("the clone is still written")
+    return iter(())
+cloning.read_rows_with = interrupt
+sys.exit(main(["clone", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["stopped", "backup", "live"])
+def test_a_clone_that_is_interrupted_ends_before_its_folder_is_removed(source: Source, tmp_path: Path, kind: str):
+    (tmp_path / "live").mkdir()
+    with RunningServer(tmp_path / "live") as live:
+        places = {"stopped": source.data, "backup": tmp_path / "backup", "live": live.data}
+        assert command("backup", live.data, "--to", tmp_path / "backup").code == 4
+        asyncio.run(send_one(live.url))
+        assert command("backup", live.data, "--to", tmp_path / "backup").code == 0
+        arguments = [sys.executable, "-c", _INTERRUPTED, str(places[kind]), str(tmp_path / "clone")]
+        ended = subprocess.run(arguments, env=plain_environment(), capture_output=True, text=True, check=False)
+
+        assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+        assert not (tmp_path / "clone").exists()
+        assert asyncio.run(pins_of(live.url)) == 0

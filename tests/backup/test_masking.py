@@ -7,6 +7,8 @@ from cmqd_backup.refusals import Refused
 from cmqd_types.messages import CopyOf, Origin
 
 SECRET = b"4111-1111"
+LIMIT = 65_536
+"""Longest body of the queue."""
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,7 @@ SECRET = b"4111-1111"
     ],
 )
 def test_the_value_at_a_path_is_hidden_and_the_rest_stays(path: str, body: bytes, masked: bytes):
-    assert Masking([path]).body(body) == masked
+    assert Masking([path]).body(body, LIMIT) == masked
 
 
 @pytest.mark.parametrize(
@@ -41,21 +43,21 @@ def test_the_value_at_a_path_is_hidden_and_the_rest_stays(path: str, body: bytes
     ],
 )
 def test_a_body_in_which_the_path_finds_no_value_is_replaced_whole(body: bytes):
-    assert Masking(["$.card"]).body(body) == bytes(len(body))
+    assert Masking(["$.card"]).body(body, LIMIT) == bytes(len(body))
 
 
 def test_every_branch_of_a_path_must_have_a_value():
     body = b'{"cards": [{"number": 1}, {"nummer": "4111-1111"}]}'
 
-    assert Masking(["$.cards[*].number"]).body(body) == bytes(len(body))
+    assert Masking(["$.cards[*].number"]).body(body, LIMIT) == bytes(len(body))
 
 
 def test_every_path_must_find_a_value():
-    assert SECRET not in Masking(["$.card", "$.iban"]).body(b'{"card": 1, "note": "4111-1111"}')
+    assert SECRET not in Masking(["$.card", "$.iban"]).body(b'{"card": 1, "note": "4111-1111"}', LIMIT)
 
 
 def test_a_key_that_comes_twice_does_not_pass():
-    assert SECRET not in Masking(["$.card"]).body(b'{"card": "4111-1111", "card": "x"}')
+    assert SECRET not in Masking(["$.card"]).body(b'{"card": "4111-1111", "card": "x"}', LIMIT)
 
 
 def test_a_mask_leaves_out_what_could_repeat_its_value():
@@ -67,16 +69,16 @@ def test_a_mask_leaves_out_what_could_repeat_its_value():
         "4111-1111",
     )
 
-    shown = Masking(["x-card"]).message(message)
+    shown = Masking(["x-card"]).message(message, LIMIT)
 
     assert shown == Shown(
         b"body", {"X-Card": "***"}, Origin("orders", 1, 2, 3, "rejected"), CopyOf("shop", "all", 1, 2), None
     )
-    assert Masking().message(message) == message
+    assert Masking().message(message, LIMIT) == message
 
 
 def test_without_bodies_the_sizes_stay():
-    shown = Masking(no_bodies=True).message(Shown(b"4111-1111", {"a": "b"}, None, None, "id"))
+    shown = Masking(no_bodies=True).message(Shown(b"4111-1111", {"a": "b"}, None, None, "id"), LIMIT)
 
     assert shown == Shown(bytes(9), {"a": "b"}, None, None, "id")
 
@@ -85,3 +87,14 @@ def test_without_bodies_the_sizes_stay():
 def test_a_mask_that_is_no_path_and_no_header_is_refused(mask: str):
     with pytest.raises(Refused, match="--mask"):
         Masking([mask])
+
+
+def test_a_body_that_is_too_long_with_its_hidden_values_is_replaced_whole():
+    # Three bytes of each value become six: a queue could not move the message to another one.
+    body = b"[" + b",".join([b"1"] * 2000) + b"]"
+
+    assert Masking(["$[*]"]).body(body, 12_001) == b"[" + b",".join([b'"***"'] * 2000) + b"]"
+    assert Masking(["$[*]"]).body(body, 12_000) == bytes(len(body))
+    # A body that was too long before, because the limit was lowered since, is as long as before at most.
+    long = b'{"card": "%s"}' % (b"4111-1111" * 20)
+    assert Masking(["$.card"]).body(long, 1) == b'{"card":"***"}'

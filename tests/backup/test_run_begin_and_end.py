@@ -97,7 +97,7 @@ async def test_a_live_log_without_a_row_is_refused(tmp_path: Path, monkeypatch: 
     await empty.grow(0)
     broker.last_lsn = 0
 
-    with try_lock(empty.folder), pytest.raises(Refused, match="is empty: there is no row to back up"):
+    with try_lock(empty.folder), pytest.raises(Refused, match="is empty: there is no row to copy"):
         await make_run(Wanted(empty.folder, store), print)
 
     assert Runs(store).names == []

@@ -1,6 +1,5 @@
 """A clone: the log of a new folder, made from the state of a source. See the package for the order of the steps."""
 
-import asyncio
 import secrets
 import shutil
 import sqlite3
@@ -56,7 +55,7 @@ class Cloning(NamedTuple):
     out: Callable[[str], object] = print
 
 
-async def clone(asked: Cloning) -> None:
+def clone(asked: Cloning) -> None:
     """Make a clone. Raises Refused, OSError."""
     masking = Masking(asked.masks, no_bodies=asked.no_bodies)
     require_empty(asked.folder)
@@ -70,11 +69,14 @@ async def clone(asked: Cloning) -> None:
         # and would take the folder of a clone that was killed for a new one.
         (asked.folder / segment_file(1)).touch(mode=0o600)
         sync_folder(asked.folder / SEGMENTS)
-        async with held_source(asked.source, work) as held:
+        with held_source(asked.source, work) as held:
             try:
-                lines = await asyncio.to_thread(_Clone(asked, masking, held).run)
+                lines = _Clone(asked, masking, held).run()
             except FileNotFoundError as missing:
-                raise Refused(f"{missing.filename} was removed while it was read. Repeat the command") from None
+                raise Refused(
+                    f"{missing.filename} is missing: the source is damaged, or its broker ended the pin, at its own end"
+                    " or for lack of space. Repeat the command"
+                ) from None
     for line in lines:
         asked.out(line)
 
@@ -139,7 +141,11 @@ class _Clone:
             self._write_schedule(state.schedules[number], state, wanted, log)
         since_ms = 0 if self._asked.since_ms is None else self._asked.since_ms - state.offset_ms
         results = state.results()
-        queues = {number: WaitingQueue(number, results[number], since_ms) for number in wanted if number in results}
+        queues = {
+            number: WaitingQueue(state.queues[number], results[number], since_ms)
+            for number in wanted
+            if number in results
+        }
         waiting = WaitingMessages(queues, self._masking, log)
         for row in read_rows_with(segments, waiting.is_wanted):
             waiting.take(row)
@@ -172,10 +178,11 @@ class _Clone:
         return {ids[name] for name in named if name in ids}
 
     def _write_schedule(self, schedule: ScheduleSet, state: SourceState, wanted: set[int], log: NewLog) -> None:
-        targets = {(state.queues[number].account, state.queues[number].name) for number in wanted}
-        if self._asked.queues and (schedule.account, schedule.queue) not in targets:
+        targets = {(each.account, each.name): each for each in map(state.queues.__getitem__, wanted)}
+        target = targets.get((schedule.account, schedule.queue))
+        if self._asked.queues and target is None:
             return
-        body = self._masking.body(schedule.body)
+        body = self._masking.body(schedule.body, 0 if target is None else target.attributes.max_message_bytes)
         headers = self._masking.headers(schedule.headers)
         log.add(structs.replace(schedule, paused=True, next_ms=0, body=body, headers=headers), (), len(body))
 

@@ -47,9 +47,9 @@ class Masking:
         self.hides = bool(masks)
         """Parts of messages are hidden, and not bodies alone."""
 
-    def message(self, message: Shown) -> Shown:
-        """Return the parts of a message that may be shown."""
-        body = self.body(message.body)
+    def message(self, message: Shown, max_body_bytes: int) -> Shown:
+        """Return the parts of a message that may be shown. ``max_body_bytes``: of its queue."""
+        body = self.body(message.body, max_body_bytes)
         if not self.hides:
             return message._replace(body=body)
         return Shown(
@@ -66,8 +66,10 @@ class Masking:
             return headers
         return {name: HIDDEN for name in headers if name.lower() in self._headers} or None
 
-    def body(self, body: bytes) -> bytes:
-        """Return a body with its named values hidden; zero bytes of the same size if a path finds none."""
+    def body(self, body: bytes, max_body_bytes: int) -> bytes:
+        """Return a body with its named values hidden; zero bytes of the same size if a path finds none, or if hidden
+        values make the body too long for its queue, which could not move the message then.
+        """
         if self._no_bodies:
             return bytes(len(body))
         if not self._paths:
@@ -78,7 +80,8 @@ class Masking:
                 document, found = _hide(document, path)
                 if not found:
                     return bytes(len(body))
-            return msgspec.json.encode(document)
+            masked = msgspec.json.encode(document)
+            return masked if len(masked) <= max(len(body), max_body_bytes) else bytes(len(body))
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
             return bytes(len(body))
 

@@ -1,7 +1,9 @@
 """The source of a clone: a data folder, stopped or live, or a backup, which is restored into a folder of the clone."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from cmqd_backup.holds import Held, stopped_folder
@@ -22,14 +24,14 @@ def require_source(source: str, target: Path) -> None:
             raise Refused(f"{source} has no backup")
         return
     folder = Path(source)
-    if not (folder / MANIFEST_NAME).exists() and not open_store(source).sizes(RUNS):
+    if not folder.is_dir() or (not (folder / MANIFEST_NAME).exists() and not open_store(source).sizes(RUNS)):
         raise Refused(f"{source} is neither a data folder nor a backup")
     if target.resolve().is_relative_to(folder.resolve()):
         raise Refused(f"{target} is within {source}: name a folder outside of it")
 
 
-@contextlib.asynccontextmanager
-async def held_source(source: str, work: Path) -> AsyncGenerator[Held]:
+@contextlib.contextmanager
+def held_source(source: str, work: Path) -> Generator[Held]:
     """Keep the files of a source from changing. Raises Refused, OSError.
 
     ``work``: a folder for the files of a backup.
@@ -45,8 +47,45 @@ async def held_source(source: str, work: Path) -> AsyncGenerator[Held]:
         if is_free:
             yield stopped_folder(folder)
             return
-    async with connected(folder) as client, pinned_folder(client, folder) as (held, _):
+    with _live_folder(folder) as held:
         yield held
+
+
+@contextlib.contextmanager
+def _live_folder(folder: Path) -> Generator[Held]:
+    """Hold the folder of a live broker by a pin, whose event loop runs in a thread. Raises Refused, OSError.
+
+    The clone itself is written in the main thread: a Ctrl-C ends it at once, before its folder is removed.
+    """
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None] | None]] = Future()
+    held: Future[Held] = Future()
+
+    async def hold() -> None:
+        loop = asyncio.get_running_loop()
+        begun.set_result((loop, asyncio.current_task()))
+        async with connected(folder) as client, pinned_folder(client, folder) as (files, _):
+            held.set_result(files)
+            await loop.create_future()
+
+    def run() -> None:
+        try:
+            asyncio.run(hold())
+        except BaseException as failure:
+            if not begun.done():
+                begun.set_exception(failure)
+            if not held.done():
+                held.set_exception(failure)
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        thread.submit(run)
+        try:
+            yield held.result()
+        finally:
+            # The loop may have ended, by an error of its own.
+            with contextlib.suppress(RuntimeError):
+                loop, task = begun.result()
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
 
 
 def _silent(_: str) -> None:

@@ -9,7 +9,14 @@ from cmqd_backup.cloning.masking import Masking, Shown
 from cmqd_backup.cloning.new_log import NewLog
 from cmqd_backup.cloning.source_rows import SourceRow
 from cmqd_reading.states import Result, State
-from cmqd_segment.records import MessagesReceived, MessagesReleased, MessagesSent, StoredMessage, pack_runs
+from cmqd_segment.records import (
+    MessagesReceived,
+    MessagesReleased,
+    MessagesSent,
+    QueueCreated,
+    StoredMessage,
+    pack_runs,
+)
 from cmqd_segment.rows import QueueSummary, extra_bytes, sent_runs, stored_messages
 
 _KEPT = (State.ACTIVE, State.DELAYED, State.IN_FLIGHT, State.HALF)
@@ -43,9 +50,10 @@ def _kind(message: StoredMessage) -> tuple[str, bool]:
 class WaitingQueue:
     """The messages of a queue that wait."""
 
-    def __init__(self, queue_id: int, result: Result, since_ms: int) -> None:
+    def __init__(self, queue: QueueCreated, result: Result, since_ms: int) -> None:
         """``since_ms``: broker time of the oldest send that the clone gets."""
-        self.queue_id = queue_id
+        self.queue_id = queue.queue_id
+        self._max_body_bytes = queue.attributes.max_message_bytes
         self._since_ms = since_ms
         self._sets = {state: result.sets.get(state, BitMap64()) for state in _KEPT}
         self._counts = result.counts
@@ -88,7 +96,8 @@ class WaitingQueue:
             dedup_id = None if dedup_ids is None else dedup_ids[index]
             is_half = message.position in self._sets[State.HALF]
             waits = is_half or message.position in self._sets[State.DELAYED]
-            shown = masking.message(Shown(message.body, message.headers, message.origin, message.copy_of, dedup_id))
+            shown = Shown(message.body, message.headers, message.origin, message.copy_of, dedup_id)
+            shown = masking.message(shown, self._max_body_bytes)
             waiting = _Waiting(message, shown, message.visible_ms if waits else 0, is_half)
             if joined and not waiting.joins(joined[-1]):
                 self._write(joined, log)
