@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from cmqd_client import connect
+from cmqd_client import Queue, connect
 from cmqd_client.errors import ReceiptHandleInvalid
-from cmqd_client.results import MessageId
+from cmqd_client.results import MessageId, Peeked
 from support.backup.growing_log import command
 from support.processes.running_server import RunningServer
 from support.server.lived_log import HOUR_MS, lived
@@ -75,7 +75,9 @@ def test_a_start_that_ends_before_its_first_row_leaves_the_restore_in_force(tmp_
 
 async def send_one(url: str) -> None:
     async with connect(url) as client:
-        await (await client.ensure_queue("orders")).send(b"order 1")
+        await client.create_queue("dead")
+        orders = await client.create_queue("orders", dead_letter_queue="dead", dead_letter_max_receives=5)
+        await orders.send(b"order 1")
 
 
 async def send_and_receive(url: str) -> tuple[MessageId, int]:
@@ -88,14 +90,37 @@ async def send_and_receive(url: str) -> tuple[MessageId, int]:
         return newer.id, newer.receipt_handle
 
 
+async def state_of(queue: Queue) -> list[Peeked]:
+    return list(await queue.peek(10, states=["active", "in_flight"]))
+
+
 async def check_refusal(url: str, message_id: MessageId, handle: int) -> None:
     async with connect(url) as client:
         queue = client.queue("orders")
         assert (await queue.send(b"order 3")).id != message_id
         messages = await queue.receive(10, visibility_timeout=3600)
         assert sorted(message.body for message in messages) == [b"order 1", b"order 3"]
-        with pytest.raises(ReceiptHandleInvalid):
-            await queue.delete(handle)
+        before = await state_of(queue)
+        for call in (
+            lambda: queue.delete(handle),
+            lambda: queue.change_visibility(handle, 0),
+            lambda: queue.change_visibility(handle, 3600),
+            lambda: queue.release(handle),
+            lambda: queue.release(handle, count_receive=False),
+            lambda: queue.reject(handle, "too late"),
+        ):
+            with pytest.raises(ReceiptHandleInvalid):
+                await call()
+            assert await state_of(queue) == before
+        for batch in (
+            queue.delete_batch([handle], check=False),
+            queue.change_visibility_batch([handle], 0, check=False),
+            queue.release_batch([handle], check=False),
+            queue.reject_batch([handle], "too late", check=False),
+        ):
+            result = await batch
+            assert ([type(failure.error) for failure in result.failures], result.done) == ([ReceiptHandleInvalid], [])
+            assert await state_of(queue) == before
         for message in messages:
             await message.delete()
 
