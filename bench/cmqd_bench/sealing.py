@@ -1,18 +1,21 @@
-"""The cost of a seal with and without the side file, in turns: ``python -m cmqd_bench.sealing``.
+"""The cost of a seal with and without the side file and the actors, in turns: ``python -m cmqd_bench.sealing``.
 
 A segment has messages that are sent, received and deleted; consumers delete in any order within a window of messages.
-Each turn writes the segment twice and seals it with the steps of the broker, once with the side file and once without.
+Each turn writes the segment twice and seals it with the steps of the broker, once with the side file and the table of
+actors and once without. The garbage collector is off, as in the storage process.
 The odd turns begin with the side file. Printed are CPU and time of both seals and the median of the ratios of the
 turns.
 """
 
 import argparse
 import asyncio
+import gc
 import os
 import random
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -23,12 +26,14 @@ from cmqd.log.values import Durability
 from cmqd.storage.segments.row_inserts import LogRow
 from cmqd.storage.segments.segment import WritableSegment, create_segment
 from cmqd.storage.writing.sealer import copy_wal, cut_wal, finish_file, truncate_wal, write_tables
-from cmqd.storage.writing.side_files import write_side
+from cmqd.storage.writing.side_files import RowsRead, content_of, write_side
 from cmqd_segment.manifest import SegmentEntry, SegmentState, SideEntry, SourceName
 from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesReceived, MessagesSent, pack_runs
 from cmqd_segment.rows import encode_queues, encode_records
+from cmqd_types.actors import Actor
 from cmqd_types.messages import Headers
 
+ACTOR = Actor("account", "AKID0123456789", "worker of a host", "10.0.0.1")
 NOW_MS = 1_700_000_000_000
 ROW_RECORDS = 16
 
@@ -52,19 +57,20 @@ def rows(messages: int, queues: int, batch: int, body: int, window_size: int, *,
         queue = number // window_size % queues
         first = positions[queue]
         positions[queue] += window_size
+        client = [1 + queue]
         window = list(range(first, first + window_size))
         for start in range(first, first + window_size, batch):
             sizes = [body] * batch
-            sent = MessagesSent(queue, start, number + start, NOW_MS, sizes, headers_of_all)
+            sent = MessagesSent(queue, start, number + start, NOW_MS, sizes, headers_of_all, actors=client)
             records.append((sent, batch * body))
         for start in range(first, first + window_size, batch):
-            received = MessagesReceived(queue, [start, batch], lease + start - first, NOW_MS, NOW_MS + 30_000)
+            received = MessagesReceived(queue, [start, batch], lease + start - first, NOW_MS, NOW_MS + 30_000, client)
             records.append((received, 0))
         order.shuffle(window)
         for start in range(0, window_size, batch):
             deleted = pack_runs(sorted(window[start : start + batch]))
             leases = pack_runs(sorted(lease + position - first for position in window[start : start + batch]))
-            records.append((MessagesDeleted(queue, deleted, leases, NOW_MS), 0))
+            records.append((MessagesDeleted(queue, deleted, leases, NOW_MS, client), 0))
         lease += window_size
     for lsn, start in enumerate(range(0, len(records), ROW_RECORDS), 1):
         row = records[start : start + ROW_RECORDS]
@@ -91,13 +97,22 @@ async def filled(folder: Path, content: list[LogRow]) -> WritableSegment:
 async def seal(segment: WritableSegment, names: list[SourceName], *, has_side: bool) -> tuple[Seal, SegmentEntry]:
     """Seal a segment as the broker does when it is in a hurry."""
 
+    read = RowsRead(segment.index.queues)
+
     def side(entry: SegmentEntry) -> SideEntry | None:
-        return write_side(segment.path, entry, lambda _: False, lambda _: None) if has_side else None
+        return write_side(segment.path, entry, partial(content_of, read, names)) if has_side else None
+
+    def read_rows() -> None:
+        read.read(segment.connection.raw, segment.path.name, lambda _: False, lambda _: None)
 
     os.sync()
     began, cpu = time.perf_counter(), time.process_time()
     await segment.connection.run(copy_wal, segment)
-    await segment.connection.run(write_tables, segment, names)
+    actors: list[tuple[int, Actor]] = []
+    if has_side:
+        await segment.connection.run(read_rows)
+        actors = [(number, ACTOR) for number in read.named.actors]
+    await segment.connection.run(write_tables, segment, names, actors)
     await segment.connection.run(cut_wal, segment, lambda: False)
     await segment.connection.run(truncate_wal, segment)
     await segment.close()
@@ -107,6 +122,7 @@ async def seal(segment: WritableSegment, names: list[SourceName], *, has_side: b
 
 async def measure(arguments: argparse.Namespace) -> None:
     """Measure in turns and print the figures."""
+    gc.disable()
     content = list(
         rows(
             arguments.messages,
@@ -117,7 +133,8 @@ async def measure(arguments: argparse.Namespace) -> None:
             headers=arguments.headers,
         )
     )
-    names = [SourceName(number, "account", f"queue-{number}") for number in range(arguments.queues)]
+    used = range(min(arguments.queues, -(-arguments.messages // arguments.window)))
+    names = [SourceName(number, "account", f"queue-{number}") for number in used]
     seals: dict[bool, list[Seal]] = {False: [], True: []}
     sizes = ""
     for turn in range(arguments.turns):

@@ -149,12 +149,10 @@ class SegmentNames(Head, frozen=True, tag=7):
 
 
 class SegmentActors(Head, frozen=True, tag=20):
-    """Actors of a segment before its seal, from ``ActorsWanted.start`` on."""
+    """Actors of a segment before its seal, as far as the loop process knows them."""
 
     number: int
     actors: list[tuple[int, Actor]]
-    next_start: int
-    """0 = there are no more."""
 
 
 class CommitsWanted(Head, frozen=True, tag=13):
@@ -255,7 +253,8 @@ class ActorsWanted(Head, frozen=True, tag=48):
     """A segment is to be sealed. Answered ``SegmentActors``, once the loop process knows the rows of the segment."""
 
     number: int
-    start: int
+    numbers: list[int]
+    """Of actors that the rows of the segment name."""
     last_lsn: int
     """Of the segment."""
 

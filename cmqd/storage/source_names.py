@@ -15,8 +15,6 @@ from cmqd_types.actors import Actor
 
 NAMING: Final = frozenset({QueueCreated, QueueDeleted, TopicCreated, TopicDeleted, ActorSeen})
 """Kinds of records with a name."""
-LISTED_AT_ONCE: Final = 2000
-"""Actors of a call of ``ActorsOfRows.listed``: about a millisecond."""
 
 
 class SourceNames:
@@ -52,10 +50,10 @@ class SourceNames:
             case TopicDeleted():
                 self._deleted[fact.topic_id] = lsn
             case ActorSeen():
-                self.actors.note(fact.number, fact.actor, lsn)
+                self.actors.note(fact.number, fact.actor)
             case ActorsSlice():
                 for number, actor in fact.actors:
-                    self.actors.note(number, actor, 0)
+                    self.actors.note(number, actor)
             case _:
                 pass
 
@@ -81,11 +79,9 @@ class ActorsOfRows:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, Actor, int]] = {}
-        """Number, actor, and the row that gave it the number; row 0 = in a checkpoint. In the order of the log."""
-        self._listed: list[tuple[int, Actor, int]] = []
-        """The actors of the calls of ``listed``."""
-        self._kept: dict[int, tuple[int, Actor, int]] = {}
+        self._seen: dict[int, Actor] = {}
+        """In the order of the log."""
+        self._kept: dict[int, Actor] = {}
         """The actors in the checkpoint that is being written."""
         self._upto = 0
         """First number that the checkpoint does not know."""
@@ -93,23 +89,13 @@ class ActorsOfRows:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def note(self, number: int, actor: Actor, lsn: int) -> None:
+    def note(self, number: int, actor: Actor) -> None:
         """Take an actor with its number."""
-        self._seen.setdefault(number, (number, actor, lsn))
+        self._seen.setdefault(number, actor)
 
-    def listed(self, start: int, last_lsn: int) -> tuple[list[tuple[int, Actor]], int]:
-        """Return some of the actors that rows up to ``last_lsn`` may name, and the ``start`` of the next call, 0 behind
-        the last. The first call, from 0, decides on the actors of all calls.
-        """
-        if not start:
-            # References alone: the call takes a millisecond at the limit of the core.
-            self._listed = list(self._seen.values())
-        stop = start + LISTED_AT_ONCE
-        some = [(number, actor) for number, actor, lsn in self._listed[start:stop] if lsn <= last_lsn]
-        if stop < len(self._listed):
-            return some, stop
-        self._listed = []
-        return some, 0
+    def of(self, numbers: Iterable[int]) -> list[tuple[int, Actor]]:
+        """Return the known actors among numbers, with their numbers."""
+        return [(number, self._seen[number]) for number in numbers if number in self._seen]
 
     def note_written(self, part: AnyPart) -> None:
         """Take a part of a checkpoint that is being written; the last part forgets the actors that no part has."""

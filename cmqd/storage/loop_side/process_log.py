@@ -338,8 +338,7 @@ class StorageProcessLog:
         wanted = self._actors_wanted
         if wanted is not None and self._recovery.noted_lsn >= wanted.last_lsn:
             self._actors_wanted = None
-            actors, next_start = self._names.actors.listed(wanted.start, wanted.last_lsn)
-            self._send(ipc.SegmentActors(wanted.number, actors, next_start))
+            self._send(ipc.SegmentActors(wanted.number, self._names.actors.of(wanted.numbers)))
 
     async def active_segment(self) -> SegmentReport | None:
         """See ``Log``."""

@@ -4,6 +4,8 @@ Order: the segment is durable and its SHA-256 known; side file by temporary file
 manifest. A crash before the manifest leaves a side file that the manifest does not list: the next start removes it, and
 the seal, or the pass below, writes it again. The manifest never lists a side file that is not durable.
 
+A seal reads the rows once, before it writes its tables: for the table ``actors`` and for the side file.
+
 A side file is never worth a seal: without room on the disk the segment is sealed without one. ``SideFiles`` makes it
 later, as the side files of segments that older versions sealed. Each start reads all side files once, so that a damaged
 file does not stay for the life of its segment.
@@ -18,8 +20,9 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +30,7 @@ import msgspec
 from msgspec import structs
 
 from cmqd.storage.folder.catalog import Catalog
+from cmqd.storage.segments.segment import WritableSegment
 from cmqd.storage.segments.sqlite_thread import to_the_end
 from cmqd.storage.standard_error import complain
 from cmqd_reading.naming import NamedMessages
@@ -35,10 +39,12 @@ from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import meta_checksum
 from cmqd_segment.schema import SegmentFormatError, open_read_only, read_names
 from cmqd_segment.side import SideError, SidePlan, encode_side, side_source
-from cmqd_segment.sparse import sparse_queue
+from cmqd_segment.sparse import SparseQueue, sparse_queue
 
 STEP_ROWS: Final = 64
 """Rows between two pauses: at most 4 MiB of records."""
+TOGETHER_BYTES: Final = 32 * 1024
+"""Records that are decoded together, in bytes: more would keep more objects, and be no faster."""
 SAVED_FILES: Final = 64
 """Side files that are made between two manifests: with 10,000 segments a manifest has 3 MB."""
 SHORT_DISK_SECONDS: Final = 5.0
@@ -54,23 +60,75 @@ class Stopped(Exception):
     """The work was given up, because the broker stops."""
 
 
-def write_side(
-    path: Path, entry: SegmentEntry, is_lost: Callable[[int], bool], rest: Callable[[float], None]
-) -> SideEntry:
+class RowsRead:
+    """The facts of a segment that its seal and its side file need: the sparse index, and what the rows name."""
+
+    def __init__(self, queues: Mapping[int, SparseQueue]) -> None:
+        """``queues``: the sparse index."""
+        self.queues = sorted(queues.items())
+        self.named = NamedMessages((number, queue.first_position, queue.stop_position) for number, queue in self.queues)
+        self.failure: Exception | None = None
+        """Reason why a row could not be read, so that its messages are unknown."""
+
+    def read(
+        self, raw: sqlite3.Connection, file: str, is_lost: Callable[[int], bool], rest: Callable[[float], None]
+    ) -> None:
+        """Read the rows of a segment, and note the first failure. Blocks.
+
+        Args:
+            raw: connection to the segment.
+            file: name of the segment.
+            is_lost: whether the loss of a row was accepted; a damaged row may still be in the file.
+            rest: called between two steps with the seconds that the last step took; may raise Stopped.
+        """
+        try:
+            rows = raw.execute("SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log ORDER BY lsn")
+            while True:
+                began = time.monotonic()
+                step = rows.fetchmany(STEP_ROWS)
+                if not step:
+                    break
+                self._take(step, file, is_lost)
+                rest(time.monotonic() - began)
+        except sqlite3.Error as error:
+            self._fail(error)
+
+    def _take(self, step: Iterable[tuple[int, int, int, bytes, int, bytes]], file: str, is_lost: Any) -> None:
+        together: list[tuple[int, int, bytes]] = []
+        size = 0
+        for lsn, time_ms, messages, queues, checksum, meta in step:
+            if meta_checksum(lsn, time_ms, messages, queues, meta) == checksum:
+                together.append((lsn, messages, meta))
+                size += len(meta)
+                if size >= TOGETHER_BYTES:
+                    self._add(together)
+                    together, size = [], 0
+            elif not is_lost(lsn):
+                self._fail(SideError(f"row {lsn} of {file} does not match its checksum"))
+        if together:
+            self._add(together)
+
+    def _add(self, rows: list[tuple[int, int, bytes]]) -> None:
+        try:
+            self.named.add_rows(rows)
+        except (msgspec.MsgspecError, NewerFormatError) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = self.failure or error
+
+
+def write_side(path: Path, entry: SegmentEntry, content: Callable[[SegmentEntry], bytes]) -> SideEntry:
     """Write the side file of a sealed segment, durable but for its name in the folder. Blocks.
 
     Args:
         path: of the segment.
         entry: of the segment, with its checksum.
-        is_lost: whether the loss of a row was accepted; a damaged row may still be in the file.
-        rest: called between two steps with the seconds that the last step took; may raise Stopped.
+        content: makes the content of the file.
 
-    Raises:
-        SideError: a row is damaged, so that the messages that it names are unknown.
-        sqlite3.Error, SegmentFormatError, msgspec.MsgspecError, NewerFormatError: the segment cannot be read.
-        OSError: the file cannot be written.
+    Raises OSError if the file cannot be written, and the errors of ``content``.
     """
-    data = _content(path, entry, is_lost, rest)
+    data = content(entry)
     temporary = path.with_suffix(f"{SIDE_SUFFIX}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -85,30 +143,37 @@ def write_side(
     return SideEntry(len(data), hashlib.sha256(data).hexdigest())
 
 
-def _content(path: Path, entry: SegmentEntry, is_lost: Callable[[int], bool], rest: Callable[[float], None]) -> bytes:
-    with closing(open_read_only(path, sealed=True)) as raw:
-        names = {row[0]: SourceName(*row) for row in read_names(raw)}
-        sources = [
-            side_source(number, names.get(number), sparse_queue(first, stop, size, positions, lsns))
-            for number, first, stop, size, positions, lsns in raw.execute(
-                "SELECT queue_id, first_position, stop_position, bytes, positions, lsns FROM sparse ORDER BY queue_id"
-            )
-        ]
-        named = NamedMessages(sources)
-        rows = raw.execute("SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log ORDER BY lsn")
-        while True:
-            began = time.monotonic()
-            step = rows.fetchmany(STEP_ROWS)
-            if not step:
-                break
-            for lsn, time_ms, messages, queues, checksum, meta in step:
-                if meta_checksum(lsn, time_ms, messages, queues, meta) == checksum:
-                    named.add_row(lsn, meta)
-                elif not is_lost(lsn):
-                    raise SideError(f"row {lsn} of {path.name} does not match its checksum")
-            rest(time.monotonic() - began)
+def content_of(read: RowsRead, names: Iterable[SourceName], entry: SegmentEntry) -> bytes:
+    """Return the content of a side file. Raises the failure of the read."""
+    if read.failure is not None:
+        raise read.failure
+    named, by_id = read.named, {name.id: name for name in names}
+    sources = [side_source(number, by_id.get(number), queue) for number, queue in read.queues]
     plan = SidePlan(entry.number, entry.sha256, named.lowest_message_id, named.highest_message_id, sources)
     return encode_side(plan, named.history())
+
+
+def content_of_file(
+    path: Path, is_lost: Callable[[int], bool], rest: Callable[[float], None], entry: SegmentEntry
+) -> bytes:
+    """Read a sealed segment, and return the content of its side file. Blocks.
+
+    Raises:
+        SideError: a row is damaged, so that the messages that it names are unknown.
+        sqlite3.Error, SegmentFormatError, msgspec.MsgspecError, NewerFormatError: the segment cannot be read.
+    """
+    with closing(open_read_only(path, sealed=True)) as raw:
+        names = [SourceName(*row) for row in read_names(raw)]
+        read = RowsRead(
+            {
+                number: sparse_queue(first, stop, size, positions, lsns)
+                for number, first, stop, size, positions, lsns in raw.execute(
+                    "SELECT queue_id, first_position, stop_position, bytes, positions, lsns FROM sparse"
+                )
+            }
+        )
+        read.read(raw, path.name, is_lost, rest)
+    return content_of(read, names, entry)
 
 
 class SideFiles:
@@ -133,17 +198,25 @@ class SideFiles:
         """Set when a segment was sealed without a side file, and when the broker stops."""
         self._task: asyncio.Task[None] | None = None
 
-    def write_at_seal(self, path: Path, entry: SegmentEntry, has_time: Callable[[], bool]) -> SideEntry | None:
-        """Write the side file of a segment that is about to be sealed; None without room, or if it fails. Blocks."""
-        if self._is_short():
-            return None
+    def read_at_seal(self, segment: WritableSegment, has_time: Callable[[], bool]) -> RowsRead:
+        """Read the rows of a segment that is about to be sealed, in the thread of its connection."""
 
         def rest(seconds: float) -> None:
             if has_time():
                 time.sleep(seconds)
 
+        read = RowsRead(segment.index.queues)
+        read.read(segment.connection.raw, segment.path.name, self._is_lost, rest)
+        return read
+
+    def write_at_seal(
+        self, path: Path, entry: SegmentEntry, read: RowsRead, names: Iterable[SourceName]
+    ) -> SideEntry | None:
+        """Write the side file of a segment that is about to be sealed; None without room, or if it fails. Blocks."""
+        if self._is_short():
+            return None
         try:
-            return write_side(path, entry, self._is_lost, rest)
+            return write_side(path, entry, partial(content_of, read, names))
         except FAILURES as error:
             complain(f"segment {entry.file} is sealed without its side file: {error}")
             return None
@@ -186,9 +259,8 @@ class SideFiles:
         file = catalog.sealed.get(number)
         if file is not None:
             try:
-                side = await to_the_end(
-                    asyncio.to_thread(write_side, file.path, file.entry, self._is_lost, self._rest_long)
-                )
+                content = partial(content_of_file, file.path, self._is_lost, self._rest_long)
+                side = await to_the_end(asyncio.to_thread(write_side, file.path, file.entry, content))
                 await asyncio.to_thread(sync_folder, file.path.parent)
             except Stopped:
                 return True

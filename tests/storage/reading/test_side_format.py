@@ -33,6 +33,7 @@ from cmqd_segment.side import (
     side_source,
 )
 from cmqd_segment.sparse import SparseIndex
+from cmqd_types.actors import Actor
 from cmqd_types.attributes import QueueAttributes
 from support.core.builders import KEY, every
 from support.core.busy_rig import busy_rig
@@ -140,11 +141,21 @@ def test_ids_outside_the_range_are_not_stored() -> None:
     assert not SidePlan(1, "", None, None, []).may_store(0)
 
 
-def named(*rows: Sequence[AnyRecord], first_lsn: int = 1, sources: Sequence[SideSource] = ()) -> SideHistory:
-    collected = NamedMessages(sources)
-    for lsn, row in enumerate(rows, first_lsn):
-        collected.add_row(lsn, encode_records(row))
-    return collected.history()
+def collect(
+    *rows: Sequence[AnyRecord], first_lsn: int = 1, stored: Sequence[tuple[int, int, int]] = (), together: int = 1
+) -> NamedMessages:
+    collected = NamedMessages(stored)
+    metas = [
+        (lsn, sum(run.stop_position - run.first_position for _, run in sent_runs(row)), encode_records(row))
+        for lsn, row in enumerate(rows, first_lsn)
+    ]
+    for start in range(0, len(metas), together):
+        collected.add_rows(metas[start : start + together])
+    return collected
+
+
+def named(*rows: Sequence[AnyRecord], **arguments: Any) -> SideHistory:
+    return collect(*rows, **arguments).history()
 
 
 def positions_named(history: SideHistory, number: int, upto: int = 100) -> list[int]:
@@ -209,9 +220,7 @@ def test_every_record_with_positions_leases_or_a_floor_is_in_the_lists_of_this_t
 
 
 def test_ids_are_those_of_messages_and_copies() -> None:
-    collected = NamedMessages([])
-    collected.add_row(1, encode_records([records.MessagesSent(1, 0, 500, NOW_MS, [1, 1], [{"a": "b"}, None])]))
-    assert (collected.lowest_message_id, collected.highest_message_id) == (500, 501)
+    sent = records.MessagesSent(1, 0, 500, NOW_MS, [1, 1], [{"a": "b"}, None])
     published = records.MessagesPublished(
         *(9, 0, 700, NOW_MS, [1, 1, 1]),
         copies=[1, 2, 3, 0],
@@ -220,15 +229,82 @@ def test_ids_are_those_of_messages_and_copies() -> None:
         taken=[0, 1],
         message_ids=[0, 1, 10, 2],
     )
-    collected.add_row(2, encode_records([published]))
-    assert (collected.lowest_message_id, collected.highest_message_id) == (500, 803)
-    collected.add_row(3, encode_records([records.MessagesPublished(9, 3, 300, NOW_MS, [1], message_ids=[20, 1])]))
-    assert (collected.lowest_message_id, collected.highest_message_id) == (300, 803)
+    scattered = records.MessagesPublished(9, 3, 300, NOW_MS, [1], message_ids=[20, 1])
+    # A message that moves keeps its id, which lies within the ids of an earlier record.
+    moved = records.MessagesSent(2, 0, 501, NOW_MS, [1])
+    for rows, lowest, highest in (
+        ([[sent]], 500, 501),
+        ([[sent, moved]], 500, 501),
+        ([[sent], [moved], [records.MessagesReceived(1, [0, 1], 1, NOW_MS, NOW_MS)]], 500, 501),
+        ([[sent], [published]], 500, 803),
+        ([[sent], [published], [scattered]], 300, 803),
+    ):
+        for together in (1, 3):
+            collected = collect(*rows, together=together)
+            assert (collected.lowest_message_id, collected.highest_message_id) == (lowest, highest)
+
+
+CLIENTS: list[AnyRecord] = [
+    records.ActorSeen(3, Actor("shop", "AKID", "worker", "10.0.0.1")),
+    records.MessagesSent(1, 0, 500, NOW_MS, [1], actors=[3]),
+    records.MessagesSent(1, 0, 500, NOW_MS, [1, 1, 1], [{"a": "b"}, None, None], 5, actors=[1, 3, 1, 0, 1, 400]),
+    records.MessagesReceived(1, [3, 1], 50, NOW_MS, NOW_MS, [3]),
+    records.MessagesDeleted(1, [3, 1], [50, 1], NOW_MS, [3]),
+    records.MessagesDeadLettered(1, [3, 1], [50, 1], NOW_MS, [3]),
+    records.MessagesReleased(1, [50, 1], True, [3]),
+    records.VisibilityChanged(1, [50, 1], NOW_MS, [3]),
+    records.TransactionsEnded(1, [7, 1], True, NOW_MS, [3]),
+    records.TransactionsUndecided(1, [7, 1], NOW_MS, [3]),
+    records.MessagesPublished(9, 3, 300, NOW_MS, [1], labels=[["red"]], actors=[3]),
+    records.MessagesPublishedAlike(9, 3, 300, NOW_MS, [1], actors=[3]),
+]
+
+
+@pytest.mark.parametrize("record", CLIENTS)
+def test_a_record_names_its_clients(record: AnyRecord) -> None:
+    assert collect([record]).actors == ({3, 400} if getattr(record, "actors", []) not in ([], [3]) else {3})
+    assert collect([records.MessagesReceived(1, [3, 1], 50, NOW_MS, NOW_MS), record], [record]).actors >= {3}
+
+
+def test_every_record_with_clients_is_in_the_list_of_this_test() -> None:
+    kinds = {kind for kind in get_args(AnyRecord) if "actors" in kind.__struct_fields__}
+    assert kinds | {records.ActorSeen} == {type(record) for record in CLIENTS}
+
+
+def test_the_leases_of_receives_are_named_up_to_a_leap() -> None:
+    far = 1 << 52
+    received = [
+        [
+            records.MessagesReceived(1, [0, 2], 5, NOW_MS, NOW_MS),
+            records.MessagesReceived(1, [2, 3], 7, NOW_MS, NOW_MS),
+        ],
+        [records.LeasesEnded(1, [6, 1])],
+        [records.MessagesReceived(1, [5, 1, 3, 1], far, NOW_MS, NOW_MS)],
+        [records.LeasesEnded(1, [3, 1, 2, 1]), records.MessagesDeleted(1, [9, 1], [far + 1, 1], NOW_MS)],
+    ]
+    for together in (1, 2, 4):
+        history = named(*received, together=together)
+        leases = [*range(20), *range(far - 3, far + 5)]
+        found = [lease for lease in leases if names_message(history, 0, 0, [lease])]
+        assert found == [3, 5, 6, 7, 8, 9, far, far + 1], together
+
+
+def test_a_record_is_found_by_all_of_its_leases_or_by_none() -> None:
+    """The first lease decides, because leases ascend: a record with an older lease is decoded whole."""
+    history = named(
+        [
+            records.MessagesReceived(1, [10, 2], 100, NOW_MS, NOW_MS),
+            records.MessagesDeleted(1, [4, 1, 5, 1], [90, 1, 10, 1], NOW_MS),
+        ],
+        stored=[(1, 10, 12)],
+    )
+    assert positions_named(history, 1) == [4, 10, 11]
+    assert [lease for lease in range(120) if names_message(history, 0, 0, [lease])] == [90, 100, 101]
 
 
 def test_an_unknown_record_is_of_a_newer_version() -> None:
     with pytest.raises(NewerFormatError, match="records of kind 99"):
-        NamedMessages([]).add_row(1, encode_records([[99, 1]]))
+        NamedMessages([]).add_rows([(1, 0, encode_records([[99, 1]]))])
 
 
 def test_a_message_below_an_earlier_floor_is_not_named_again() -> None:
@@ -258,8 +334,8 @@ def test_a_row_that_changes_a_message_names_the_message(seed: int) -> None:
         index = SparseIndex()
         for number, run in sent_runs(row):
             index.add_row(lsn, [(number, run.first_position, run.stop_position, 0)], 0)
-        sources = [side_source(number, None, queue) for number, queue in index.queues.items()]
-        history = named(row, first_lsn=lsn, sources=sources)
+        stored = [(number, queue.first_position, queue.stop_position) for number, queue in index.queues.items()]
+        history = named(row, first_lsn=lsn, stored=stored)
         for record in row:
             broker.replay(record, lsn)
             if isinstance(record, records.MessagesReceived):

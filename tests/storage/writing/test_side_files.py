@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from cmqd.storage.writing import side_files
+from cmqd.storage.writing import sealer, side_files
 from cmqd_reading.naming import names_message
 from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest, write_manifest
-from cmqd_segment.records import MessagesReceived
+from cmqd_segment.records import ActorSeen, MessagesDeleted, MessagesReceived
 from cmqd_segment.scan import verify_side
+from cmqd_segment.schema import open_read_only, read_actors
 from cmqd_segment.side import SideHistory, SidePlan, decode_side
+from cmqd_types.actors import Actor
 from support.eventually import eventually
 from support.formats.archives import ARCHIVES, unpack
 from support.storage.damage import spoil
@@ -365,5 +368,64 @@ async def test_a_kill_at_any_step_of_making_side_files_loses_nothing(
         found = [structs.replace(entry, side=None) for entry in sealed(copy)]
         assert [entry for entry in found if entry in expected] == expected, copy.name
         await rig.log.close()
+        assert verify_folder(copy) == [], copy.name
+        shutil.rmtree(copy)
+
+
+def facts_of(folder: Path) -> list[tuple[dict[int, Actor], SidePlan, SideHistory]]:
+    found: list[tuple[dict[int, Actor], SidePlan, SideHistory]] = []
+    for entry in sealed(folder)[:2]:
+        with closing(open_read_only(folder / entry.file, sealed=True)) as raw:
+            actors = read_actors(raw)
+        plan, history = read_side(folder, entry)
+        found.append((actors, structs.replace(plan, sha256=""), history))
+    return found
+
+
+async def test_a_kill_at_any_step_of_a_seal_changes_neither_actors_nor_side_file(
+    start: StartBroker, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies: list[Path] = []
+    numbers = count()
+
+    def snapshot_before(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            copies.append(copy_as_killed(folder, tmp_path / f"{next(numbers)}-{name}"))
+            return original(*arguments, **named)
+
+        patch.setattr(owner, name, call)
+
+    actors = [Actor("shop", "AKID", f"worker {number}", "10.0.0.1") for number in range(4)]
+    broker = await start()
+    broker.rig.log.append([ActorSeen(number, actors[number]) for number in (1, 2, 3)], [], NOW_MS)
+    await broker.rig.store(1, 0, 3)
+    await broker.rig.log.seal_now()
+    broker.rig.log.append(
+        [
+            MessagesReceived(1, [0, 2], 77, NOW_MS, NOW_MS, [1, 3, 1, 1]),
+            MessagesDeleted(1, [1, 1], [78, 1], NOW_MS, [3]),
+        ],
+        [],
+        NOW_MS,
+    )
+    await broker.rig.commit()
+    steps = ("copy_wal", "write_tables", "cut_wal", "truncate_wal", "finish_file")
+    with monkeypatch.context() as patch:
+        for name in steps:
+            snapshot_before(patch, sealer, name)
+        for owner, name in ((side_files.RowsRead, "read"), (side_files, "write_side"), (side_files.os, "replace")):
+            snapshot_before(patch, owner, name)
+        await broker.rig.log.seal_now()
+    expected = facts_of(folder)
+    assert [sorted(actors) for actors, _, _ in expected] == [[1, 2, 3], [1, 3]]
+    assert {path.name.partition("-")[2] for path in copies} >= {*steps, "read", "write_side"}
+    for copy in copies:
+        rig = LogRig(ForkedPlace(copy).log())
+        await rig.open()
+        await eventually(lambda copy=copy: len(sealed(copy)) >= 2 and is_complete(copy))
+        await rig.log.close()
+        assert facts_of(copy) == expected, copy.name
         assert verify_folder(copy) == [], copy.name
         shutil.rmtree(copy)

@@ -560,6 +560,7 @@ async def test_a_kill_at_any_step_of_filling_switching_and_sealing_loses_nothing
         snapshots.before(os, name)
     for name in ("copy_wal", "write_tables", "cut_wal", "truncate_wal", "finish_file"):
         snapshots.before(sealer, name)
+    snapshots.before(side_files.RowsRead, "read")
     snapshots.before(side_files, "write_side")
     broker = await start(segment_bytes=SEGMENT_BYTES)
     await commits(broker, LEAST_COMMITS - 1)
