@@ -32,14 +32,15 @@ from cmqd.log.values import (
 from cmqd_reading.history_search import (
     Extent,
     FoundHistory,
+    HolderWanted,
     IdWanted,
     Row,
     Rows,
     RowsWanted,
+    Told,
     search_by_id,
     search_by_lease,
 )
-from cmqd_reading.life_events import unnamed
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.manifest import Restored, SourceName, StandingPinEntry, merge_ranges, ranges_between
 from cmqd_segment.published import published_message
@@ -335,15 +336,21 @@ class MemoryLog:
         lsns = [row.lsn for row in rows]
         gaps = [(before + 1, lsn - 1) for before, lsn in pairwise([0, *lsns]) if lsn > before + 1]
         extent = Extent(self.durable_lsn, rows[-1].time_ms if rows else 0, gaps)
-        search = search_by_lease(lease, extent, unnamed) if lease else search_by_id(message_id, extent, unnamed)
-        answer: Rows | int | None = None
+        search = search_by_lease(lease, extent, Told()) if lease else search_by_id(message_id, extent, Told())
+        answer: Rows | int | list[tuple[int, int]] | None = None
         while True:
             try:
                 wanted = search.send(answer)
             except StopIteration as end:
                 found: FoundHistory | None = end.value
                 break
-            answer = self._id_at(*wanted) if isinstance(wanted, IdWanted) else self._some_rows(wanted)
+            match wanted:
+                case HolderWanted():
+                    answer = []  # any row may
+                case IdWanted(queue_id, position):
+                    answer = self._id_at(queue_id, position)
+                case RowsWanted():
+                    answer = self._some_rows(wanted)
             # Other work of the loop has its turn, and may raise.
             await asyncio.sleep(0)
             self._check()

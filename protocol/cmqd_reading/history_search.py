@@ -1,13 +1,14 @@
 """The search for the life of a message, as questions to a caller that has the rows. Pure.
 
-The search is a generator: it yields ``RowsWanted`` and ``IdWanted``, and is sent their answers. So a broker reads some
-rows at a time, between other work, from files or from memory.
+The search is a generator: it yields ``HolderWanted``, ``RowsWanted`` and ``IdWanted``, and is sent their answers. So a
+broker reads some rows at a time, between other work, from files or from memory.
 
-Ids of messages and leases ascend with the rows, so the row that stored a message, or gave it out, is found by halving.
-From the store of the oldest id on all rows are read: every later row may name the message.
+Ids of messages and leases ascend with the rows, so the row that stored a message, or gave it out, is found by halving,
+among the rows that the caller does not rule out. From the store of the oldest id on every row may name the message,
+unless the caller leaves it out.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -16,7 +17,8 @@ from msgspec import structs
 from cmqd_reading.births import birth_in, received_under
 from cmqd_reading.events import Event, stored_in
 from cmqd_reading.life import Life
-from cmqd_reading.life_events import unnamed_actor
+from cmqd_reading.life_events import FindActor, unnamed, unnamed_actor
+from cmqd_segment.manifest import merge_ranges
 from cmqd_segment.records import (
     AnyRecord,
     MessagesPublished,
@@ -32,6 +34,15 @@ MAX_EVENTS: Final = 500
 
 Row: TypeAlias = tuple[int, int, bytes]
 """(LSN, time, encoded records)"""
+
+
+class HolderWanted(NamedTuple):
+    """Ask which rows surely do not store a message, or do not give out a lease. The answer is their ranges (first,
+    last), ascending; it may be empty."""
+
+    number: int
+    """The id of the message, or the lease."""
+    is_lease: bool = False
 
 
 class RowsWanted(NamedTuple):
@@ -85,57 +96,73 @@ class FoundHistory(NamedTuple):
     sources: Sequence[int]
 
 
-Search: TypeAlias = Generator[RowsWanted | IdWanted, Any, FoundHistory | None]
+Question: TypeAlias = HolderWanted | RowsWanted | IdWanted
+Search: TypeAlias = Generator[Question, Any, FoundHistory | None]
 _Holder: TypeAlias = tuple[int, int, Sequence[AnyRecord]]
 """(LSN, lowest number of a row, records)"""
 _NumberOf: TypeAlias = Callable[[Sequence[AnyRecord]], int | None]
 
 
-def search_by_id(message_id: int, extent: Extent, find_name: Callable[[int], str]) -> Search:
+class Told(NamedTuple):
+    """The texts of a history, and its length."""
+
+    find_name: Callable[[int], str] = unnamed
+    """Finds the name of a queue, topic, subscription or schedule by its id; empty = not known."""
+    find_actor: FindActor = unnamed_actor
+    """Finds a client by its number."""
+    max_events: int = MAX_EVENTS
+    """Of more events the first and the last half are kept."""
+
+
+def search_by_id(message_id: int, extent: Extent, told: Told) -> Search:
     """Find the life of a message; None = no readable row tells of it.
 
     Args:
         message_id: the id, or that of any queue that the message was in.
         extent: the rows that can be read.
-        find_name: finds the name of a queue, topic, subscription or schedule by its id; empty = not known.
+        told: the texts of the history.
     """
     path = [message_id]
     start, before = 0, extent.last_lsn
     while True:
-        holder = yield from _holder(path[0], _lowest_id, 1, before, is_of_stores=True)
+        holder = yield from _find_holder(HolderWanted(path[0]), extent, before)
         birth = None if holder is None else birth_in(holder[2], path[0])
         if holder is None or birth is None:
             break
         start = holder[0]
         if not birth.parent_id:
-            return (yield from _life(path, start, extent, find_name, is_stored=True))
+            return (yield from _life(path, start, extent, told, is_stored=True))
         path.insert(0, birth.parent_id)
         before = start
     if start:
         # The former id is of a row that is not readable. The moved message tells of it.
-        return (yield from _life(path[1:], start, extent, find_name, is_stored=True))
-    first_lsn = 1 if holder is None else holder[0] + 1
+        return (yield from _life(path[1:], start, extent, told, is_stored=True))
+    below = yield from _holder(message_id, _lowest_id, 1, extent.last_lsn, is_of_stores=True)
+    first_lsn = 1 if below is None else below[0] + 1
     after = yield from _next(first_lsn, extent.last_lsn, _lowest_id, is_of_stores=True)
     if not extent.lacks(first_lsn, extent.last_lsn if after is None else after[0]):
         return None
     # The store was reclaimed or lost. Later rows may name the id as the former id of a moved message.
-    return (yield from _life(path, first_lsn, extent, find_name, is_stored=False))
+    return (yield from _life(path, first_lsn, extent, told, is_stored=False))
 
 
-def search_by_lease(lease: int, extent: Extent, find_name: Callable[[int], str]) -> Search:
+def search_by_lease(lease: int, extent: Extent, told: Told) -> Search:
     """Find the life of the message that was given out under a lease; None = no readable row tells of it."""
-    holder = yield from _holder(lease, _lowest_lease, 1, extent.last_lsn, is_of_stores=False)
-    place = None if holder is None else received_under(holder[2], lease)
+    place = yield from search_place(lease, extent)
     if place is None:
         return None
     message_id: int = yield IdWanted(*place)
-    return (yield from search_by_id(message_id, extent, find_name)) if message_id else None
+    return (yield from search_by_id(message_id, extent, told)) if message_id else None
 
 
-def _life(
-    path: Sequence[int], start: int, extent: Extent, find_name: Callable[[int], str], *, is_stored: bool
-) -> Search:
-    life = Life(path, find_name, unnamed_actor)
+def search_place(lease: int, extent: Extent) -> Generator[Question, Any, tuple[int, int] | None]:
+    """Find queue and position of the message that was given out under a lease; None = no readable row tells."""
+    holder = yield from _find_holder(HolderWanted(lease, is_lease=True), extent, extent.last_lsn)
+    return None if holder is None else received_under(holder[2], lease)
+
+
+def _life(path: Sequence[int], start: int, extent: Extent, told: Told, *, is_stored: bool) -> Search:
+    life = Life(path, told.find_name, told.find_actor)
     expected = start
     while expected <= extent.last_lsn and not life.is_over:
         # Without a readable store any row may tell of the message.
@@ -154,22 +181,49 @@ def _life(
                 life.miss(expected, answer.upto_lsn)
             expected = answer.upto_lsn + 1
     history = life.result(extent.last_lsn, extent.last_ms)
-    return FoundHistory(_cut(history), list(life.positions)) if history.events else None
+    return FoundHistory(_cut(history, told.max_events), list(life.positions)) if history.events else None
 
 
-def _cut(history: MessageHistory) -> MessageHistory:
+def _cut(history: MessageHistory, max_events: int) -> MessageHistory:
     """Return a history without the middle of very many events."""
     events = history.events
-    lacking = len(events) - MAX_EVENTS
+    lacking = len(events) - max_events
     if lacking <= 0:
         return history
-    kept = [*events[: MAX_EVENTS // 2], *events[-MAX_EVENTS // 2 :]]
+    kept = [*events[: max_events // 2], *events[-max_events // 2 :]]
     return structs.replace(history, events=kept, left_out=history.left_out + lacking)
+
+
+def _find_holder(wanted: HolderWanted, extent: Extent, last_lsn: int) -> Generator[Question, Any, _Holder | None]:
+    """Return the row up to ``last_lsn`` that stores a message, or gives out a lease; None if no readable row does."""
+    lowest = _lowest_lease if wanted.is_lease else _lowest_id
+    without: Sequence[tuple[int, int]] = yield wanted
+    # Halved in each range alone: a row of another range would have to be read from a segment that is left out.
+    for first, last in _between(merge_ranges([*without, *extent.missing]), last_lsn):
+        holder = yield from _holder(wanted.number, lowest, first, last, is_of_stores=not wanted.is_lease)
+        if holder is not None and (
+            received_under(holder[2], wanted.number) if wanted.is_lease else birth_in(holder[2], wanted.number)
+        ):
+            return holder
+    return None
+
+
+def _between(merged: Sequence[tuple[int, int]], last_lsn: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows from 1 to ``last_lsn`` that merged ranges leave."""
+    first = 1
+    for below, above in merged:
+        if first > last_lsn:
+            return
+        if first < below:
+            yield first, min(below - 1, last_lsn)
+        first = above + 1
+    if first <= last_lsn:
+        yield first, last_lsn
 
 
 def _holder(
     number: int, lowest: _NumberOf, first_lsn: int, last_lsn: int, *, is_of_stores: bool
-) -> Generator[RowsWanted | IdWanted, Any, _Holder | None]:
+) -> Generator[Question, Any, _Holder | None]:
     """Return the last row with a lowest number of at most ``number``; None if there is none."""
     found: _Holder | None = None
     while first_lsn <= last_lsn:
@@ -185,7 +239,7 @@ def _holder(
 
 def _next(
     first_lsn: int, last_lsn: int, lowest: _NumberOf, *, is_of_stores: bool
-) -> Generator[RowsWanted | IdWanted, Any, _Holder | None]:
+) -> Generator[Question, Any, _Holder | None]:
     """Return the first row of a range that takes numbers."""
     while first_lsn <= last_lsn:
         answer: Rows = yield RowsWanted(first_lsn, last_lsn, is_of_stores)

@@ -4,22 +4,36 @@ The life is read in the order of the log, from the store of the message up to th
 store is not readable any more, later rows may tell: a dead letter names its former id, and a copy its original.
 """
 
-from collections.abc import Iterator
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from cmqd_fold.receipts import ReceiptHandles
-from cmqd_reading.births import birth_in, id_at, may_store_in, received_under, sent_with, store_ids
-from cmqd_reading.life import Life
-from cmqd_reading.naming import names_lease, names_message
+from cmqd_reading.births import id_at, sent_with, store_ids
+from cmqd_reading.history_search import (
+    Extent,
+    HolderWanted,
+    IdWanted,
+    Question,
+    Rows,
+    RowsWanted,
+    Told,
+    search_by_id,
+    search_place,
+)
+from cmqd_reading.life_events import MAX_EVENTS
+from cmqd_reading.named_segments import NamedSegments
 from cmqd_segment.checkpoint import ActorsSlice, QueueSlice, ScheduleSlice, SubscriptionSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.manifest import SegmentEntry
-from cmqd_segment.newer import raw_items, tag_number, tag_of
+from cmqd_segment.newer import NewerFormatError, raw_items, tag_number, tag_of
 from cmqd_segment.records import ActorSeen, AnyRecord, QueueCreated, ScheduleSet, Subscribed, TopicCreated
 from cmqd_segment.schema import read_actors, read_names
-from cmqd_segment.side import SideHistory, SidePlan
 from cmqd_types.actors import Actor
 from cmqd_types.histories import MessageHistory
 from cmqd_types.messages import printed_id
@@ -27,8 +41,8 @@ from cmqd_types.shards import SHARD_SHIFT
 from pyspark_cmqd.data_folder.catalog import read_catalog
 from pyspark_cmqd.data_folder.folder import Folder
 from pyspark_cmqd.data_folder.plan import TIME_SLACK_MS, describe, is_sealed
-from pyspark_cmqd.data_folder.rows import decoded, metas
-from pyspark_cmqd.errors import CmqdSourceError, FolderError
+from pyspark_cmqd.data_folder.rows import METAS_A_STATEMENT, decoded, metas, metas_page
+from pyspark_cmqd.errors import CmqdSourceError, FolderError, NewerFolderError
 
 MAX_FOUND = 20
 """Messages that a search by dedup id or header finds; the search ends there."""
@@ -40,6 +54,9 @@ _NAMED_RECORDS = frozenset(map(tag_number, (QueueCreated, TopicCreated, Subscrib
 
 class NoMessageError(CmqdSourceError):
     """The log does not tell of the message; the text says whether rows that may tell are gone."""
+
+
+_Found = TypeVar("_Found")
 
 
 class _Accounts(msgspec.Struct):
@@ -61,8 +78,7 @@ class HistoryReader:
         self._folder = Folder(path)
         self._view = self._folder.view(include_active=not self._folder.is_remote)
         self._names = {source.id: source.name for source in self._view.names}
-        self._sides: dict[int, tuple[SidePlan, SideHistory] | None] = {}
-        """Side files by number of the segment; None = only the segment tells."""
+        self._named = NamedSegments(self._folder.sides.both_parts)
         self._actors: dict[int, Actor] = {}
         self._has_read_checkpoints = self._has_searched = self._has_met_actors = False
         self.opened = 0
@@ -77,77 +93,50 @@ class HistoryReader:
             NoMessageError: no row tells of the message.
             FolderError, DataLossError: a segment cannot be read.
         """
-        path, start, is_stored = self._ancestors(message_id)
-        life = Life(path, self._name_of, self._actor_of)
-        expected = start
-        for extent in self._view.extents:
-            if extent.last_lsn < start:
-                continue
-            if life.is_over:
-                break
-            if is_stored and not self._may_name(extent, life):
-                if extent.first_lsn > expected:
-                    life.miss(expected, extent.first_lsn - 1)
-                expected = extent.last_lsn + 1
-                continue
-            for lsn, time_ms, meta in self._metas(extent, start - 1):
-                if lsn > expected:
-                    life.miss(expected, lsn - 1)
-                expected = lsn + 1
-                if life.may_name(meta):
-                    life.feed(lsn, time_ms, decoded(extent, lsn, meta))
-        if expected <= self._view.hi and not life.is_over:
-            life.miss(expected, self._view.hi)
-        last_ms = max((extent.last_ms for extent in self._view.extents), default=0)
-        history = life.result(self._view.hi, last_ms)
-        if not history.events:
+        told = Told(self._name_of, self._actor_of, MAX_EVENTS)
+        found = self._searched(search_by_id(message_id, self._extent(), told))
+        if found is None:
             raise self._no_message(message_id)
-        return history
+        return found.history
 
-    def _may_name(self, extent: SegmentEntry, life: Life) -> bool:
-        """Return False if the side file says that no row of a sealed segment names the message."""
-        side = self._side(extent)
-        if side is None:
-            return True
-        plan, named = side
-        return any(plan.may_store(each) for each in life.awaited) or any(
-            names_message(named, *place, life.leases) for place in life.open_positions
+    def _extent(self) -> Extent:
+        last_ms = max((extent.last_ms for extent in self._view.extents), default=0)
+        return Extent(self._view.hi, last_ms, self._view.gaps(1, self._view.hi))
+
+    def _searched(self, search: Generator[Question, Any, _Found]) -> _Found:
+        """Answer the questions of a search, and return its result."""
+        answer: Any = None
+        with _Segments(self._opened) as segments:
+            while True:
+                try:
+                    wanted = search.send(answer)
+                except StopIteration as end:
+                    return end.value
+                except NewerFormatError as error:
+                    raise NewerFolderError(f"{self._path} cannot be read: {error}") from error
+                match wanted:
+                    case HolderWanted():
+                        answer = self._named.without_holder(self._view.extents, wanted)
+                    case IdWanted(queue_id, position):
+                        answer = self._id_at(queue_id, position)
+                    case RowsWanted():
+                        answer = self._rows_wanted(wanted, segments)
+
+    def _rows_wanted(self, wanted: RowsWanted, segments: "_Segments") -> Rows:
+        extents = self._view.extents
+        index = bisect_left(extents, wanted.first_lsn, key=lambda extent: extent.last_lsn)
+        if index == len(extents):
+            return Rows([], wanted.last_lsn)
+        extent = extents[index]
+        if wanted.life is not None and (left_out := self._named.left_out(extents[index:], wanted)) is not None:
+            return left_out
+        upto_lsn = min(extent.last_lsn, wanted.last_lsn)
+        raw = segments.raw_of(extent)
+        limit = 1 if wanted.is_of_stores else METAS_A_STATEMENT
+        found = metas_page(
+            self._folder, raw, extent, wanted.first_lsn - 1, upto_lsn, limit, is_of_stores=wanted.is_of_stores
         )
-
-    def _side(self, extent: SegmentEntry) -> tuple[SidePlan, SideHistory] | None:
-        if extent.number not in self._sides:
-            self._sides[extent.number] = self._folder.sides.both_parts(extent)
-        return self._sides[extent.number]
-
-    def _ancestors(self, message_id: int) -> tuple[list[int], int, bool]:
-        """Return the ids of a message, oldest first, the row of the oldest store, and whether that row is readable.
-
-        Without a readable store, all rows may tell of the message.
-        """
-        path, start = [message_id], 1
-        before = self._view.hi
-        while found := self._find_birth(path[0], before):
-            start, parent_id = found
-            if not parent_id:
-                return path, start, True
-            path.insert(0, parent_id)
-            before = start
-        return (path[1:], start, True) if len(path) > 1 else (path, 1, False)
-
-    def _find_birth(self, message_id: int, upto: int) -> tuple[int, int] | None:
-        """Return the row that stores a message, and the id of its parent (0 = none)."""
-        for extent in self._view.extents:
-            if extent.first_lsn > upto:
-                break
-            side = self._side(extent)
-            if side is not None and not side[0].may_store(message_id):
-                continue
-            for lsn, _, meta in self._metas(extent, 0, upto):
-                if may_store_in(meta, message_id):
-                    birth = birth_in(decoded(extent, lsn, meta), message_id)
-                    if birth is not None:
-                        return lsn, birth.parent_id
-        return None
+        return Rows(found.rows, found.last_lsn if found.is_full else upto_lsn)
 
     # ------------------------------------------------------------------ searches
 
@@ -159,28 +148,29 @@ class HistoryReader:
             FolderError: the folder has no key for handles, or cannot be read.
         """
         lease = ReceiptHandles(self._handle_key()).lease(handle)
-        for extent in reversed(self._view.extents):
-            side = self._side(extent)
-            if side is not None and not names_lease(side[1], lease):
-                continue
-            for _, _, records in self._rows(extent, 0):
-                place = received_under(records, lease)
-                if place is not None:
-                    return self._id_at(*place)
-        raise NoMessageError(f"no readable row of {self._path} has a receive with this receipt handle{self._gone()}")
+        place = self._searched(search_place(lease, self._extent()))
+        if place is None:
+            raise NoMessageError(
+                f"no readable row of {self._path} has a receive with this receipt handle{self._gone()}"
+            )
+        message_id = self._id_at(*place)
+        if not message_id:
+            raise NoMessageError(f"{self._path} has the receive with this handle, but not the message{self._gone()}")
+        return message_id
 
     def _id_at(self, queue_id: int, position: int) -> int:
+        """Return the id of the message at a position of a queue; 0 = no readable row tells."""
         for extent in self._view.extents:
-            side = self._side(extent)
-            if side is not None and not any(
-                each.id == queue_id and 0 <= position - each.first_position < each.messages for each in side[0].sources
-            ):
-                continue
+            contents = self._folder.sides.contents(extent)
+            if contents is not None:
+                held = contents.held.get(queue_id)
+                if held is None or not held.first_position <= position < held.stop_position:
+                    continue
             for _, _, records in self._rows(extent, 0):
                 message_id = id_at(records, queue_id, position)
                 if message_id is not None:
                     return message_id
-        raise NoMessageError(f"{self._path} has the receive with this handle, but not the message{self._gone()}")
+        return 0
 
     def _handle_key(self) -> tuple[int, int, int, int]:
         if self._folder.is_remote:
@@ -263,13 +253,18 @@ class HistoryReader:
             yield lsn, time_ms, decoded(extent, lsn, meta)
 
     def _metas(self, extent: SegmentEntry, above: int, upto: int | None = None) -> Iterator[tuple[int, int, bytes]]:
+        with self._opened(extent) as raw:
+            yield from metas(self._folder, raw, extent, above, extent.last_lsn if upto is None else upto)
+
+    @contextmanager
+    def _opened(self, extent: SegmentEntry) -> Generator[sqlite3.Connection]:
         with self._folder.opened(extent) as raw:
             self.opened += 1
             if is_sealed(extent):
                 for number, _, name, _ in read_names(raw):
                     self._names.setdefault(number, name)
                 self._actors.update(read_actors(raw))
-            yield from metas(self._folder, raw, extent, above, extent.last_lsn if upto is None else upto)
+            yield raw
 
     def _name_of(self, number: int) -> str:
         if number not in self._names and not self._has_read_checkpoints:
@@ -357,3 +352,27 @@ class HistoryReader:
         return NoMessageError(
             f"no message of {self._path} has the id {name}; a publish that matched no subscription is not kept"
         )
+
+
+class _Segments:
+    """The segment that a search reads: halving reads many rows of a segment, then the life begins there."""
+
+    def __init__(self, opened: Callable[[SegmentEntry], AbstractContextManager[sqlite3.Connection]]) -> None:
+        self._open = opened
+        self._stack = ExitStack()
+        self._number = -1
+        self._raw: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def raw_of(self, extent: SegmentEntry) -> sqlite3.Connection:
+        """Return a connection to a segment; that of the segment before is closed."""
+        if self._raw is None or self._number != extent.number:
+            self._stack.close()
+            self._raw = self._stack.enter_context(self._open(extent))
+            self._number = extent.number
+        return self._raw

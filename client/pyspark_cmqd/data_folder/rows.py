@@ -5,6 +5,7 @@ No statement stays open between two pages of rows: an open statement on a live s
 
 import sqlite3
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,46 @@ METAS_A_STATEMENT = 256
 SUMMARIES_A_STATEMENT = 500
 
 
+class MetaPage(NamedTuple):
+    """Rows of a statement."""
+
+    rows: list[tuple[int, int, bytes]]
+    """LSN, time and undecoded records, without rows that are given up as lost."""
+    last_lsn: int
+    """Of the last row that was read."""
+    is_full: bool
+    """More rows may follow."""
+
+
+def metas_page(
+    folder: Folder,
+    raw: sqlite3.Connection,
+    extent: SegmentEntry,
+    above: int,
+    upto: int,
+    limit: int = METAS_A_STATEMENT,
+    *,
+    is_of_stores: bool = False,
+) -> MetaPage:
+    """Return the first rows ``above < lsn <= upto``; of those that store messages, if ``is_of_stores``.
+
+    Raises:
+        FolderError: a row has a wrong checksum.
+    """
+    read = raw.execute(
+        "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
+        f" WHERE lsn > ? AND lsn <= ?{' AND messages > 0' * is_of_stores} ORDER BY lsn LIMIT ?",
+        (above, upto, limit),
+    ).fetchall()
+    rows: list[tuple[int, int, bytes]] = []
+    for lsn, time_ms, messages, queues, meta_crc, meta in read:
+        if meta_checksum(lsn, time_ms, messages, queues, meta) == meta_crc:
+            rows.append((lsn, time_ms, meta))
+        elif not is_given_up(folder, lsn):
+            raise FolderError(f"row {lsn} of {extent.file} is damaged: its records do not match their checksum")
+    return MetaPage(rows, read[-1][0] if read else above, len(read) == limit)
+
+
 def metas(
     folder: Folder, raw: sqlite3.Connection, extent: SegmentEntry, above: int, upto: int
 ) -> Iterator[tuple[int, int, bytes]]:
@@ -28,17 +69,10 @@ def metas(
         FolderError: a row has a wrong checksum.
     """
     above, upto = max(above, extent.first_lsn - 1), min(upto, extent.last_lsn)
-    while rows := raw.execute(
-        "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
-        " WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
-        (above, upto, METAS_A_STATEMENT),
-    ).fetchall():
-        for lsn, time_ms, messages, queues, meta_crc, meta in rows:
-            if meta_checksum(lsn, time_ms, messages, queues, meta) == meta_crc:
-                yield lsn, time_ms, meta
-            elif not is_given_up(folder, lsn):
-                raise FolderError(f"row {lsn} of {extent.file} is damaged: its records do not match their checksum")
-        above = rows[-1][0]
+    is_full = True
+    while is_full:
+        rows, above, is_full = metas_page(folder, raw, extent, above, upto)
+        yield from rows
 
 
 def is_given_up(folder: Folder, lsn: int) -> bool:

@@ -8,6 +8,7 @@ import asyncio
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from cmqd.log.values import HistoryAnswer
@@ -19,20 +20,21 @@ from cmqd.storage.reading.segment_reader import DECODED_AT_A_TIME, ROW_OVERHEAD_
 from cmqd_reading.history_search import (
     Extent,
     FoundHistory,
+    HolderWanted,
     IdWanted,
     Row,
     Rows,
     RowsWanted,
     Search,
+    Told,
     search_by_id,
     search_by_lease,
 )
-from cmqd_reading.life import Life
-from cmqd_reading.life_events import unnamed, unnamed_number
-from cmqd_reading.naming import names_message
+from cmqd_reading.life_events import unnamed_number
+from cmqd_reading.named_segments import NamedSegments
 from cmqd_segment.manifest import SegmentEntry, SourceName, merge_ranges
 from cmqd_segment.newer import NewerFormatError
-from cmqd_segment.side import SideError, check_segment, decode_side
+from cmqd_segment.side import SideError, SideHistory, SidePlan, check_segment, decode_side
 from cmqd_types.actors import Actor
 from cmqd_types.histories import MessageHistory
 
@@ -47,6 +49,7 @@ class HistoryReads:
         self._pager = pager
         self._durable = durable
         self._one = asyncio.Lock()
+        self._named = NamedSegments(partial(_read_side, catalog.folder.path))
         self._wanted: set[int] = set()
         """Requests whose answer is needed."""
 
@@ -74,9 +77,9 @@ class HistoryReads:
         last_ms = max(ends, default=0)
         extent = Extent(request.last_lsn, last_ms, missing)
         if request.lease:
-            search = search_by_lease(request.lease, extent, unnamed)
+            search = search_by_lease(request.lease, extent, Told())
         else:
-            search = search_by_id(request.message_id, extent, unnamed)
+            search = search_by_id(request.message_id, extent, Told())
         found = await self._drive(search, request.request_id)
         if found is None:
             return NOTHING
@@ -84,17 +87,20 @@ class HistoryReads:
         return HistoryAnswer(found.history, list(found.sources), owners, actors)
 
     async def _drive(self, search: Search, request_id: int) -> FoundHistory | None:
-        reading = _Reading(self._catalog, self._pager)
-        answer: Rows | int | None = None
+        reading = _Reading(self._catalog, self._pager, self._named)
+        answer: Rows | int | list[tuple[int, int]] | None = None
         while request_id in self._wanted:
             try:
                 wanted = search.send(answer)
             except StopIteration as end:
                 return end.value
-            if isinstance(wanted, IdWanted):
-                answer = await self._pager.id_at(wanted.queue_id, wanted.position)
-            else:
-                answer = await reading.rows(wanted)
+            match wanted:
+                case HolderWanted():
+                    answer = await reading.without(wanted)
+                case IdWanted(queue_id, position):
+                    answer = await self._pager.id_at(queue_id, position)
+                case RowsWanted():
+                    answer = await reading.rows(wanted)
             # The rows of the answer take up to a millisecond. Control frames have their turn before.
             await asyncio.sleep(0)
         search.close()
@@ -131,9 +137,10 @@ class HistoryReads:
 class _Reading:
     """Hands on some of the rows that were read together at a time."""
 
-    def __init__(self, catalog: Catalog, pager: Pager) -> None:
+    def __init__(self, catalog: Catalog, pager: Pager, named: NamedSegments) -> None:
         self._catalog = catalog
         self._pager = pager
+        self._named = named
         self._raw: deque[RawRow] = deque()
         self._next_lsn = self._upto_lsn = 0
         """The rows from the first to the second LSN are in ``_raw``, as far as they can be read."""
@@ -150,25 +157,24 @@ class _Reading:
             self._raw = deque(raw)
         return self._some(self._upto_lsn)
 
+    async def without(self, wanted: HolderWanted) -> list[tuple[int, int]]:
+        """Return the rows that surely do not hold an id or lease."""
+        entries = [file.entry for file in self._sealed()]
+        return await asyncio.to_thread(self._named.without_holder, entries, wanted)
+
     async def _left_out(self, wanted: RowsWanted) -> Rows | None:
         """Return the rows of sealed segments as left out, if their side files say that none names the message."""
-        life = wanted.life
-        if life is None:
+        if wanted.life is None:
             return None
-        entries: list[SegmentEntry] = []
-        for segment in self._catalog.segments():
-            if segment.last_lsn < wanted.first_lsn:
-                continue
-            if not isinstance(segment, SealedFile) or segment.entry.side is None:
-                break
-            expected_lsn = entries[-1].last_lsn + 1 if entries else wanted.first_lsn
-            if segment.entry.first_lsn > expected_lsn or segment.last_lsn > wanted.last_lsn:
-                break
-            entries.append(segment.entry)
+        entries = [file.entry for file in self._sealed() if file.last_lsn >= wanted.first_lsn]
+        if not entries or entries[0].first_lsn > wanted.first_lsn:
+            return None
         # In one call, and not in a call for each: a hop to a thread costs more than a small file. The search waits for
         # the answer, so no other thread uses the life.
-        count = await asyncio.to_thread(_count_left_out, self._catalog.folder.path, entries, life) if entries else 0
-        return Rows([], entries[count - 1].last_lsn, are_left_out=True) if count else None
+        return await asyncio.to_thread(self._named.left_out, entries, wanted)
+
+    def _sealed(self) -> list[SealedFile]:
+        return [segment for segment in self._catalog.segments() if isinstance(segment, SealedFile)]
 
     def _some(self, upto_lsn: int) -> Rows:
         rows: list[Row] = []
@@ -186,17 +192,10 @@ class _Reading:
         return Rows(rows, upto_lsn)
 
 
-def _count_left_out(folder: Path, entries: Sequence[SegmentEntry], life: Life) -> int:
-    """Return how many segments from the first on surely do not name the message. Blocks."""
-    return next((index for index, entry in enumerate(entries) if _may_name(folder, entry, life)), len(entries))
-
-
-def _may_name(folder: Path, entry: SegmentEntry, life: Life) -> bool:
+def _read_side(folder: Path, entry: SegmentEntry) -> tuple[SidePlan, SideHistory] | None:
     try:
-        plan, named = decode_side((folder / entry.side_file).read_bytes())
+        plan, history = decode_side((folder / entry.side_file).read_bytes())
         check_segment(plan, entry.number, entry.sha256)
     except (OSError, SideError, NewerFormatError):
-        return True  # the segment tells
-    return any(plan.may_store(each) for each in life.awaited) or any(
-        names_message(named, *place, life.leases) for place in life.open_positions
-    )
+        return None  # the segment tells
+    return plan, history
