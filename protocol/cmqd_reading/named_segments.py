@@ -6,28 +6,21 @@ messages of as many segments as memory allows.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from cmqd_reading.history_search import HolderWanted, Rows, RowsWanted
 from cmqd_reading.life import Life
 from cmqd_reading.naming import names_lease, names_message
 from cmqd_segment.manifest import SegmentEntry, SegmentState
-from cmqd_segment.side import SideHistory, SidePlan
+from cmqd_segment.side import SideHistory, SideIds
 
 KEPT_BYTES: Final = 8 * 1024 * 1024
 """Memory for named messages, about."""
 _NAMED_BYTES: Final = 300
 """Memory of a ``SideNamed``, beside its bitmap."""
 
-ReadSide: TypeAlias = Callable[[SegmentEntry], tuple[SidePlan, SideHistory] | None]
+ReadSide: TypeAlias = Callable[[SegmentEntry], tuple[SideIds, SideHistory] | None]
 """Reads the side file of a segment; None = only the segment tells."""
-
-
-class _Ids(NamedTuple):
-    """The ids of the messages that the rows of a segment store; None without messages."""
-
-    lowest: int | None
-    highest: int | None
 
 
 class NamedSegments:
@@ -37,7 +30,7 @@ class NamedSegments:
         self._read = read
         self._room = kept_bytes
         # By checksum of the segment.
-        self._ids: dict[str, _Ids] = {}
+        self._ids: dict[str, SideIds] = {}
         self._histories: OrderedDict[str, SideHistory] = OrderedDict()
 
     def without_holder(self, segments: Iterable[SegmentEntry], wanted: HolderWanted) -> list[tuple[int, int]]:
@@ -55,7 +48,7 @@ class NamedSegments:
         """Return the first wanted rows as left out, if they are of sealed segments that do not name the message.
 
         Args:
-            segments: ascending, the first with the first wanted row.
+            segments: ascending, the first with the first wanted row. A segment that was begun is read to its end.
             wanted: the question of a search; with a life.
         """
         assert wanted.life is not None
@@ -64,7 +57,7 @@ class NamedSegments:
         expected_lsn = wanted.first_lsn
         for entry in segments:
             # Rows between two segments are missing, which is to be told.
-            if entry.first_lsn > expected_lsn or not entry.side or entry.last_lsn > wanted.last_lsn:
+            if entry.first_lsn != expected_lsn or not entry.side or entry.last_lsn > wanted.last_lsn:
                 break
             if self._may_name(entry, searched):
                 break
@@ -77,17 +70,17 @@ class NamedSegments:
             history = self._history(entry)
             return history is None or names_lease(history, wanted.number)
         ids = self._ids_of(entry)
-        return ids is None or _is_among(ids, wanted.number)
+        return ids is None or ids.may_store(wanted.number)
 
     def _may_name(self, entry: SegmentEntry, searched: "_Searched") -> bool:
         if searched.awaited:
             ids = self._ids_of(entry)
-            if ids is None or any(_is_among(ids, each) for each in searched.awaited):
+            if ids is None or any(ids.may_store(each) for each in searched.awaited):
                 return True
         history = self._history(entry)
         return history is None or any(names_message(history, *place, searched.leases) for place in searched.places)
 
-    def _ids_of(self, entry: SegmentEntry) -> _Ids | None:
+    def _ids_of(self, entry: SegmentEntry) -> SideIds | None:
         if entry.sha256 not in self._ids:
             self._take(entry)
         return self._ids.get(entry.sha256)
@@ -103,9 +96,8 @@ class NamedSegments:
         # A side file that cannot be read is read again by the next search: it may have been made anew.
         if entry.state is not SegmentState.SEALED or entry.side is None or (parts := self._read(entry)) is None:
             return None
-        plan, history = parts
         key = entry.sha256
-        self._ids[key] = _Ids(plan.lowest_message_id, plan.highest_message_id)
+        self._ids[key], history = parts
         self._histories[key] = history
         self._room -= _cost(history)
         while self._room < 0 and len(self._histories) > 1:
@@ -127,10 +119,6 @@ class _Searched:
         self.awaited = life.awaited
         self.places: Sequence[tuple[int, int]] = life.open_positions
         self.leases = life.leases
-
-
-def _is_among(ids: _Ids, number: int) -> bool:
-    return ids.lowest is not None and ids.highest is not None and ids.lowest <= number <= ids.highest
 
 
 def _cost(history: SideHistory) -> int:

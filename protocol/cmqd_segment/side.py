@@ -91,8 +91,8 @@ def _steps(numbers: Sequence[int]) -> list[int]:
     return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
 
 
-class SidePlan(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Part one."""
+class SideIds(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """The begin of part one, which a search for a message needs: the rest takes most of the time of a decoder."""
 
     segment: int
     """Number of the segment."""
@@ -101,13 +101,18 @@ class SidePlan(msgspec.Struct, frozen=True, array_like=True, tag=1):
     lowest_message_id: int | None
     """Of the messages that the rows store, in queues and in topics; None without messages."""
     highest_message_id: int | None
-    sources: list[SideSource]
-    """Every queue and topic with messages in the segment, ascending by id."""
 
     def may_store(self, message_id: int) -> bool:
         """Return False if no row of the segment stores a message of this id."""
         low, high = self.lowest_message_id, self.highest_message_id
         return low is not None and high is not None and low <= message_id <= high
+
+
+class SidePlan(SideIds, frozen=True, array_like=True, tag=1):
+    """Part one."""
+
+    sources: list[SideSource]
+    """Every queue and topic with messages in the segment, ascending by id."""
 
 
 class SideRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -146,7 +151,7 @@ class SideHistory(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 Part: TypeAlias = SidePlan | SideHistory
-_AnyPart = TypeVar("_AnyPart", SidePlan, SideHistory)
+_AnyPart = TypeVar("_AnyPart", SideIds, SidePlan, SideHistory)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -184,12 +189,21 @@ def decode_side(data: bytes | memoryview) -> tuple[SidePlan, SideHistory]:
         SideError: the file is not whole, or damaged.
         NewerFormatError: a newer version wrote the file.
     """
+    return _both(data, SidePlan)
+
+
+def decode_named(data: bytes | memoryview) -> tuple[SideIds, SideHistory]:
+    """Return the parts of a file that a search for a message needs. Raises as ``decode_side``."""
+    return _both(data, SideIds)
+
+
+def _both(data: bytes | memoryview, kind: type[_AnyPart]) -> tuple[_AnyPart, SideHistory]:
     plan_bytes, history_bytes = _lengths(data)
     view = memoryview(data)[HEAD_BYTES:]
     if len(view) != plan_bytes + history_bytes:
         raise SideError(f"the side file has {len(data)} bytes instead of {HEAD_BYTES + plan_bytes + history_bytes}")
-    plan = _part(view[:plan_bytes], SidePlan, plan_bytes)
-    return plan, _part(view[plan_bytes:], SideHistory, history_bytes)
+    first = _part(view[:plan_bytes], kind, plan_bytes)
+    return first, _part(view[plan_bytes:], SideHistory, history_bytes)
 
 
 def _lengths(data: bytes | memoryview) -> tuple[int, int]:
@@ -218,7 +232,7 @@ def _part(frame: memoryview, kind: type[_AnyPart], size: int) -> _AnyPart:
         raise SideError(f"a part of the side file cannot be decoded: {error}") from error
 
 
-def check_segment(plan: SidePlan, number: int, sha256: str) -> None:
+def check_segment(plan: SideIds, number: int, sha256: str) -> None:
     """Check that a side file is of this segment. Raises SideError."""
     if (plan.segment, plan.sha256) != (number, sha256):
         raise SideError(f"the side file belongs to another file than the sealed segment {number}")

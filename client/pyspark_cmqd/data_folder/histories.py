@@ -78,7 +78,7 @@ class HistoryReader:
         self._folder = Folder(path)
         self._view = self._folder.view(include_active=not self._folder.is_remote)
         self._names = {source.id: source.name for source in self._view.names}
-        self._named = NamedSegments(self._folder.sides.both_parts)
+        self._named = NamedSegments(self._folder.sides.named)
         self._actors: dict[int, Actor] = {}
         self._has_read_checkpoints = self._has_searched = self._has_met_actors = False
         self.opened = 0

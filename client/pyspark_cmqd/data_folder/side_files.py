@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from cmqd_segment.manifest import SegmentEntry, SideEntry, SourceName
 from cmqd_segment.newer import NewerFormatError
-from cmqd_segment.side import SideError, SideHistory, SidePlan, check_segment, decode_plan, decode_side, names_in
+from cmqd_segment.side import SideError, SideHistory, SideIds, check_segment, decode_named, decode_plan, names_in
 from pyspark_cmqd.errors import FolderError
 
 TOGETHER: Final = 16
@@ -63,16 +63,16 @@ class SideFiles:
             self._contents[extent.sha256] = self._read(extent)
         return self._contents[extent.sha256]
 
-    def both_parts(self, extent: SegmentEntry) -> tuple[SidePlan, SideHistory] | None:
-        """Return the whole side file of a segment, which is not kept; None if only the segment tells."""
+    def named(self, extent: SegmentEntry) -> tuple[SideIds, SideHistory] | None:
+        """Return the ids and the named messages of a segment, which are not kept; None if only the segment tells."""
         if extent.side is None:
             return None
         try:
-            plan, history = decode_side(self._whole(extent, extent.side))
-            check_segment(plan, extent.number, extent.sha256)
+            ids, history = decode_named(self._whole(extent, extent.side))
+            check_segment(ids, extent.number, extent.sha256)
         except _FAILURES as error:
             return _warn(extent, error)
-        return plan, history
+        return ids, history
 
     def _read(self, extent: SegmentEntry) -> Contents | None:
         assert extent.side is not None

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cmqd.log.values import HistoryAnswer
 from cmqd.storage import ipc
@@ -34,9 +35,15 @@ from cmqd_reading.life_events import unnamed_number
 from cmqd_reading.named_segments import NamedSegments
 from cmqd_segment.manifest import SegmentEntry, SourceName, merge_ranges
 from cmqd_segment.newer import NewerFormatError
-from cmqd_segment.side import SideError, SideHistory, SidePlan, check_segment, decode_side
+from cmqd_segment.side import SideError, SideHistory, SideIds, check_segment, decode_named
 from cmqd_types.actors import Actor
 from cmqd_types.histories import MessageHistory
+
+LEAST_ROWS = 64
+MOST_ROWS = 512
+READ_BYTES = 128 * 1024
+"""Records that are fetched by a statement, about, as far as the limits of rows allow. A hop to the thread of the
+connection takes as long as some 40 small rows."""
 
 NOTHING = HistoryAnswer(None, [], [])
 
@@ -141,21 +148,34 @@ class _Reading:
         self._catalog = catalog
         self._pager = pager
         self._named = named
-        self._raw: deque[RawRow] = deque()
+        self._raw: deque[Sequence[Any]] = deque()
         self._next_lsn = self._upto_lsn = 0
         """The rows from the first to the second LSN are in ``_raw``, as far as they can be read."""
+        self._segment_upto = 0
+        """Last row of the segment that is read."""
+        self._limit = LEAST_ROWS
 
     async def rows(self, wanted: RowsWanted) -> Rows:
         """Answer a question of the search."""
         if wanted.is_of_stores:
-            raw, upto_lsn = await self._pager.rows(wanted)
-            return Rows([(row.lsn, row.time_ms, row.meta) for row in raw if row.is_whole()], upto_lsn)
+            raw, upto_lsn = await self._pager.rows(wanted, 1)
+            return Rows(
+                [(row.lsn, row.time_ms, row.meta) for row in map(RawRow._make, raw) if row.is_whole()], upto_lsn
+            )
         if not self._next_lsn == wanted.first_lsn <= self._upto_lsn:
-            if (left_out := await self._left_out(wanted)) is not None:
-                return left_out
-            raw, self._upto_lsn = await self._pager.rows(wanted)
+            if wanted.first_lsn > self._segment_upto:
+                if (left_out := await self._left_out(wanted)) is not None:
+                    return left_out
+                self._segment_upto = self._last_of_segment(wanted.first_lsn)
+            raw, self._upto_lsn = await self._pager.rows(wanted, self._limit)
             self._raw = deque(raw)
+            size = sum(len(row[-1]) for row in raw)
+            self._limit = max(LEAST_ROWS, min(MOST_ROWS, READ_BYTES * len(raw) // (size + 1)))
         return self._some(self._upto_lsn)
+
+    def _last_of_segment(self, lsn: int) -> int:
+        """Return the last row that is now in the segment of a row; 0 = no segment has the row, or later rows."""
+        return next((each.last_lsn for each in self._catalog.segments() if each.last_lsn >= lsn), 0)
 
     async def without(self, wanted: HolderWanted) -> list[tuple[int, int]]:
         """Return the rows that surely do not hold an id or lease."""
@@ -167,7 +187,7 @@ class _Reading:
         if wanted.life is None:
             return None
         entries = [file.entry for file in self._sealed() if file.last_lsn >= wanted.first_lsn]
-        if not entries or entries[0].first_lsn > wanted.first_lsn:
+        if not entries:
             return None
         # In one call, and not in a call for each: a hop to a thread costs more than a small file. The search waits for
         # the answer, so no other thread uses the life.
@@ -180,7 +200,7 @@ class _Reading:
         rows: list[Row] = []
         size = 0
         while self._raw:
-            row = self._raw[0]
+            row = RawRow._make(self._raw[0])
             size += ROW_OVERHEAD_BYTES + len(row.meta)
             if size > DECODED_AT_A_TIME and rows:
                 upto_lsn = row.lsn - 1
@@ -192,10 +212,10 @@ class _Reading:
         return Rows(rows, upto_lsn)
 
 
-def _read_side(folder: Path, entry: SegmentEntry) -> tuple[SidePlan, SideHistory] | None:
+def _read_side(folder: Path, entry: SegmentEntry) -> tuple[SideIds, SideHistory] | None:
     try:
-        plan, history = decode_side((folder / entry.side_file).read_bytes())
-        check_segment(plan, entry.number, entry.sha256)
+        ids, history = decode_named((folder / entry.side_file).read_bytes())
+        check_segment(ids, entry.number, entry.sha256)
     except (OSError, SideError, NewerFormatError):
         return None  # the segment tells
-    return plan, history
+    return ids, history

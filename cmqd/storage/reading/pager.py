@@ -20,7 +20,7 @@ import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import aiosqlite
 
@@ -42,9 +42,6 @@ READ_ATTEMPTS = 5
 """Attempts of a read that fails for a reason that may pass (no descriptor, a lock) before the process ends. The pauses
 between them add up to 4 s."""
 
-
-ROWS_READ = 64
-"""Rows without bodies that are fetched together."""
 
 Request: TypeAlias = ipc.ReadPage | ipc.ReadPublished
 
@@ -122,14 +119,15 @@ class Pager:
                 answer = await self._answer(page)
             self._send(ipc.Page(page.read_id, answer.columns, answer.missing_runs(), answer.sources), *answer.blobs)
 
-    async def rows(self, wanted: RowsWanted) -> tuple[list[RawRow], int]:
-        """Return rows without their bodies, and the LSN up to which they were read; a few rows, between two pages."""
+    async def rows(self, wanted: RowsWanted, limit: int) -> tuple[list[Sequence[Any]], int]:
+        """Return the fields of ``RawRow``, and the LSN up to which rows were read; at most ``limit`` rows, between two
+        pages."""
         async with self._reading:
             segment = next((each for each in self._catalog.segments() if each.last_lsn >= wanted.first_lsn), None)
             if segment is None:
                 return [], wanted.last_lsn
             upto_lsn = min(segment.last_lsn, wanted.last_lsn)
-            read = _RowsRead(wanted, upto_lsn)
+            read = _RowsRead(wanted, upto_lsn, limit)
             if await self._attempt(segment, 0, read):
                 return read.rows, read.upto_lsn
             return [], upto_lsn
@@ -311,17 +309,17 @@ class _Search:
 
 
 class _RowsRead:
-    """The read of rows without their bodies, as many as are fetched at a time."""
+    """The read of rows without their bodies."""
 
-    def __init__(self, wanted: RowsWanted, upto_lsn: int) -> None:
+    def __init__(self, wanted: RowsWanted, upto_lsn: int, limit: int) -> None:
         self._first_lsn = wanted.first_lsn
-        self._limit = 1 if wanted.is_of_stores else ROWS_READ
+        self._limit = limit
         stores = " AND messages > 0" if wanted.is_of_stores else ""
         self._statement = (
             "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
             f" WHERE lsn BETWEEN ? AND ?{stores} ORDER BY lsn LIMIT {self._limit}"
         )
-        self.rows: list[RawRow] = []
+        self.rows: list[Sequence[Any]] = []
         self.upto_lsn = upto_lsn
         """Up to here the rows were read; those that are not in ``rows`` cannot be read, or were not wanted."""
 
@@ -338,11 +336,11 @@ class _RowsRead:
                 self.rows = await self._fetch(connection, self.upto_lsn)
         else:
             if len(self.rows) == self._limit:
-                self.upto_lsn = self.rows[-1].lsn
+                self.upto_lsn = self.rows[-1][0]
 
-    async def _fetch(self, connection: aiosqlite.Connection, upto_lsn: int) -> list[RawRow]:
-        rows = await connection.execute_fetchall(self._statement, (self._first_lsn, upto_lsn))
-        return [RawRow(*row) for row in rows]
+    async def _fetch(self, connection: aiosqlite.Connection, upto_lsn: int) -> list[Sequence[Any]]:
+        # Not as objects: all of them at once would hold the loop.
+        return list(await connection.execute_fetchall(self._statement, (self._first_lsn, upto_lsn)))
 
 
 class _NamesRead:

@@ -242,19 +242,19 @@ def test_the_tasks_of_a_stream_do_not_depend_on_side_files(folder: Path, store: 
 
 
 @pytest.mark.parametrize("kind", ["folder", "url"])
-def test_both_parts_are_read_for_histories(folder: Path, store: Ranges, tmp_path: Path, kind: str) -> None:
+def test_ids_and_named_messages_are_read_for_histories(folder: Path, store: Ranges, tmp_path: Path, kind: str) -> None:
     reader = Folder(store.url if kind == "url" else str(folder), str(tmp_path / "cache"))
     for place, extent in enumerate(reader.view(include_active=False).extents):
-        parts = reader.sides.both_parts(extent)
+        parts = reader.sides.named(extent)
         assert parts is not None
-        plan_part, history = parts
-        assert plan_part.may_store(1_000_000) == (place == 1)
+        ids, history = parts
+        assert ids.may_store(1_000_000) == (place == 1)
         assert names_message(history, 1, 4) == (place == 1)
         assert not names_message(history, 1, 5)
-        assert reader.sides.both_parts(structs.replace(extent, side=None)) is None
+        assert reader.sides.named(structs.replace(extent, side=None)) is None
         damaged(folder / extent.side_file)
         other = Folder(reader.path, str(tmp_path / f"other-{place}"))
-        assert other.sides.both_parts(extent) is None
+        assert other.sides.named(extent) is None
 
 
 def test_at_most_sixteen_are_read_together(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

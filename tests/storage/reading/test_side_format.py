@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec import structs
 from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
@@ -20,11 +21,13 @@ from cmqd_segment.side import (
     MAGIC,
     SideError,
     SideHistory,
+    SideIds,
     SideNamed,
     SidePlan,
     SideRange,
     SideSource,
     check_segment,
+    decode_named,
     decode_plan,
     decode_side,
     encode_side,
@@ -58,6 +61,8 @@ WHOLE = encode_side(PLAN, HISTORY)
 def test_both_parts_come_back() -> None:
     assert decode_side(WHOLE) == (PLAN, HISTORY)
     assert WHOLE.startswith(MAGIC)
+    ids, history = decode_named(WHOLE)
+    assert (ids, history) == (SideIds(*structs.astuple(PLAN)[:4]), HISTORY)
 
 
 def test_part_one_is_read_from_the_begin_of_the_file() -> None:
