@@ -55,6 +55,9 @@ class RowsWanted(NamedTuple):
     """Only rows that store messages are wanted, and the first of them is enough."""
     life: Life | None = None
     """Only rows that may name this message are wanted; the others may be left out, which ``are_left_out`` tells."""
+    is_store_gone: bool = False
+    """The store of the message is not readable: a row that moves or copies a message from a row that is gone may be
+    the one that names the message."""
 
 
 class Rows(NamedTuple):
@@ -165,8 +168,7 @@ def _life(path: Sequence[int], start: int, extent: Extent, told: Told, *, is_sto
     life = Life(path, told.find_name, told.find_actor)
     expected = start
     while expected <= extent.last_lsn and not life.is_over:
-        # Without a readable store any row may tell of the message.
-        answer: Rows = yield RowsWanted(expected, extent.last_lsn, False, life if is_stored else None)
+        answer: Rows = yield RowsWanted(expected, extent.last_lsn, False, life, not is_stored)
         for lsn, time_ms, meta in answer.rows:
             if lsn > expected:
                 life.miss(expected, lsn - 1)

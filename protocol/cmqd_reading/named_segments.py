@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
+from pyroaring import BitMap64
+
 from cmqd_reading.history_search import HolderWanted, Rows, RowsWanted
 from cmqd_reading.life import Life
 from cmqd_reading.naming import names_lease, names_message
@@ -24,7 +26,8 @@ ReadSide: TypeAlias = Callable[[SegmentEntry], tuple[SideIds, SideHistory] | Non
 
 
 class NamedSegments:
-    """The side files of a log; see the module. The methods block, and run one at a time."""
+    """The side files of a log; see the module. The methods block, and run one at a time. A search asks for a holder
+    before it asks for the rows of a life."""
 
     def __init__(self, read: ReadSide, kept_bytes: int = KEPT_BYTES) -> None:
         self._read = read
@@ -32,6 +35,10 @@ class NamedSegments:
         # By checksum of the segment.
         self._ids: dict[str, SideIds] = {}
         self._histories: OrderedDict[str, SideHistory] = OrderedDict()
+        self._segments: Sequence[SegmentEntry] = ()
+        """All segments, as of the last question for a holder."""
+        self._stored: dict[int, list[tuple[int, int]]] | None = None
+        """Positions that they store; None = to be collected."""
 
     def without_holder(self, segments: Iterable[SegmentEntry], wanted: HolderWanted) -> list[tuple[int, int]]:
         """Return the ranges of rows that surely do not give out an id or lease: whole sealed segments.
@@ -40,9 +47,10 @@ class NamedSegments:
             segments: all segments of the log, ascending; what is known of others is forgotten.
             wanted: the question of a search.
         """
-        listed = list(segments)
-        self._forget_others({entry.sha256 for entry in listed})
-        return [(entry.first_lsn, entry.last_lsn) for entry in listed if not self._may_hold(entry, wanted)]
+        self._segments = list(segments)
+        self._stored = None
+        self._forget_others({entry.sha256 for entry in self._segments})
+        return [(entry.first_lsn, entry.last_lsn) for entry in self._segments if not self._may_hold(entry, wanted)]
 
     def left_out(self, segments: Iterable[SegmentEntry], wanted: RowsWanted) -> Rows | None:
         """Return the first wanted rows as left out, if they are of sealed segments that do not name the message.
@@ -59,7 +67,7 @@ class NamedSegments:
             # Rows between two segments are missing, which is to be told.
             if entry.first_lsn != expected_lsn or not entry.side or entry.last_lsn > wanted.last_lsn:
                 break
-            if self._may_name(entry, searched):
+            if self._may_name(entry, searched) or (wanted.is_store_gone and self._moves_from_elsewhere(entry)):
                 break
             upto_lsn = entry.last_lsn
             expected_lsn = upto_lsn + 1
@@ -79,6 +87,40 @@ class NamedSegments:
                 return True
         history = self._history(entry)
         return history is None or any(names_message(history, *place, searched.leases) for place in searched.places)
+
+    def _moves_from_elsewhere(self, entry: SegmentEntry) -> bool:
+        """Return whether a segment names positions that no segment stores, as far as side files tell.
+
+        The row of a moved or committed message, or of a late copy, names the position of the original.
+        """
+        history = self._history(entry)
+        if history is None:
+            return True
+        stored = self._stored_positions()
+        for each in history.named:
+            if each.positions:
+                positions = BitMap64.deserialize(each.positions)
+                for first, stop in stored.get(each.id, ()):
+                    positions.remove_range(first, stop)
+                if positions:
+                    return True
+        return False
+
+    def _stored_positions(self) -> dict[int, list[tuple[int, int]]]:
+        """Return the positions that the segments of this search store, as ranges (first, stop), by queue or topic."""
+        if self._stored is None:
+            self._stored = {}
+            for entry in self._segments:
+                history = self._history(entry)
+                for each in () if history is None else history.named:
+                    if each.first_position < each.stop_position:
+                        ranges = self._stored.setdefault(each.id, [])
+                        # Positions are dense, so most segments go on where the segment before ends.
+                        first = (
+                            ranges.pop()[0] if ranges and ranges[-1][1] == each.first_position else each.first_position
+                        )
+                        ranges.append((first, each.stop_position))
+        return self._stored
 
     def _ids_of(self, entry: SegmentEntry) -> SideIds | None:
         if entry.sha256 not in self._ids:
