@@ -8,7 +8,7 @@ among the rows that the caller does not rule out. From the store of the oldest i
 unless the caller leaves it out.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -18,7 +18,6 @@ from cmqd_reading.births import birth_in, received_under
 from cmqd_reading.events import Event, stored_in
 from cmqd_reading.life import Life
 from cmqd_reading.life_events import FindActor, unnamed, unnamed_actor
-from cmqd_segment.manifest import merge_ranges
 from cmqd_segment.records import (
     AnyRecord,
     MessagesPublished,
@@ -201,7 +200,7 @@ def _find_holder(wanted: HolderWanted, extent: Extent, last_lsn: int) -> Generat
     lowest = _lowest_lease if wanted.is_lease else _lowest_id
     without: Sequence[tuple[int, int]] = yield wanted
     # Halved in each range alone: a row of another range would have to be read from a segment that is left out.
-    for first, last in _between(merge_ranges([*without, *extent.missing]), last_lsn):
+    for first, last in _left_by([*without, *extent.missing], last_lsn):
         holder = yield from _holder(wanted.number, lowest, first, last, is_of_stores=not wanted.is_lease)
         if holder is not None and (
             received_under(holder[2], wanted.number) if wanted.is_lease else birth_in(holder[2], wanted.number)
@@ -210,15 +209,15 @@ def _find_holder(wanted: HolderWanted, extent: Extent, last_lsn: int) -> Generat
     return None
 
 
-def _between(merged: Sequence[tuple[int, int]], last_lsn: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of rows from 1 to ``last_lsn`` that merged ranges leave."""
+def _left_by(without: Iterable[tuple[int, int]], last_lsn: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows from 1 to ``last_lsn`` that other ranges (first, last) leave."""
     first = 1
-    for below, above in merged:
-        if first > last_lsn:
-            return
+    for below, above in sorted(without):
+        if below > last_lsn:
+            break
         if first < below:
-            yield first, min(below - 1, last_lsn)
-        first = above + 1
+            yield first, below - 1
+        first = max(first, above + 1)
     if first <= last_lsn:
         yield first, last_lsn
 

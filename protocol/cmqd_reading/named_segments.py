@@ -73,16 +73,22 @@ class NamedSegments:
             expected_lsn = upto_lsn + 1
         return Rows([], upto_lsn, are_left_out=True) if upto_lsn else None
 
+    def ids_of(self, entry: SegmentEntry) -> SideIds | None:
+        """Return the ids of the messages that a segment stores; None = only the segment tells."""
+        if entry.sha256 not in self._ids:
+            self._take(entry)
+        return self._ids.get(entry.sha256)
+
     def _may_hold(self, entry: SegmentEntry, wanted: HolderWanted) -> bool:
         if wanted.is_lease:
             history = self._history(entry)
             return history is None or names_lease(history, wanted.number)
-        ids = self._ids_of(entry)
+        ids = self.ids_of(entry)
         return ids is None or ids.may_store(wanted.number)
 
     def _may_name(self, entry: SegmentEntry, searched: "_Searched") -> bool:
         if searched.awaited:
-            ids = self._ids_of(entry)
+            ids = self.ids_of(entry)
             if ids is None or any(ids.may_store(each) for each in searched.awaited):
                 return True
         history = self._history(entry)
@@ -121,11 +127,6 @@ class NamedSegments:
                         )
                         ranges.append((first, each.stop_position))
         return self._stored
-
-    def _ids_of(self, entry: SegmentEntry) -> SideIds | None:
-        if entry.sha256 not in self._ids:
-            self._take(entry)
-        return self._ids.get(entry.sha256)
 
     def _history(self, entry: SegmentEntry) -> SideHistory | None:
         key = entry.sha256

@@ -329,12 +329,11 @@ class HistoryReader:
         """Return the reason why no row tells of an id, by the nearest ids in the log."""
         below, above = (-1, 0), (-1, self._view.hi + 1)
         for extent in self._view.extents:
-            for lsn, _, records in self._rows(extent, 0):
-                for first, last in store_ids(records):
-                    if below[0] < last < message_id:
-                        below = last, lsn
-                    elif first > message_id and (above[0] < 0 or first < above[0]):
-                        above = first, lsn
+            for lsn, first, last in self._stores(extent, message_id):
+                if below[0] < last < message_id:
+                    below = last, lsn
+                elif first > message_id and (above[0] < 0 or first < above[0]):
+                    above = first, lsn
         name = printed_id(message_id)
         shards = {number >> SHARD_SHIFT for number, _ in (below, above) if number >= 0}
         if shards and message_id >> SHARD_SHIFT not in shards:
@@ -352,6 +351,18 @@ class HistoryReader:
         return NoMessageError(
             f"no message of {self._path} has the id {name}; a publish that matched no subscription is not kept"
         )
+
+    def _stores(self, extent: SegmentEntry, message_id: int) -> Iterator[tuple[int, int, int]]:
+        """Yield a row, and the first and last id that it stores: of the whole segment, if its side file tells that all
+        ids are on one side of an id."""
+        ids = self._named.ids_of(extent)
+        if ids is None or ids.may_store(message_id):
+            for lsn, _, records in self._rows(extent, 0):
+                for first, last in store_ids(records):
+                    yield lsn, first, last
+        elif ids.lowest_message_id is not None and ids.highest_message_id is not None:
+            lsn = extent.last_lsn if ids.highest_message_id < message_id else extent.first_lsn
+            yield lsn, ids.lowest_message_id, ids.highest_message_id
 
 
 class _Segments:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cmqd.log.values import HistoryAnswer
 from cmqd.storage import ipc
@@ -35,6 +34,7 @@ from cmqd_reading.life_events import unnamed_number
 from cmqd_reading.named_segments import NamedSegments
 from cmqd_segment.manifest import SegmentEntry, SourceName, merge_ranges
 from cmqd_segment.newer import NewerFormatError
+from cmqd_segment.rows import meta_checksum
 from cmqd_segment.side import SideError, SideHistory, SideIds, check_segment, decode_named
 from cmqd_types.actors import Actor
 from cmqd_types.histories import MessageHistory
@@ -148,7 +148,7 @@ class _Reading:
         self._catalog = catalog
         self._pager = pager
         self._named = named
-        self._raw: deque[Sequence[Any]] = deque()
+        self._raw: deque[RawRow] = deque()
         self._next_lsn = self._upto_lsn = 0
         """The rows from the first to the second LSN are in ``_raw``, as far as they can be read."""
         self._segment_upto = 0
@@ -160,7 +160,7 @@ class _Reading:
         if wanted.is_of_stores:
             raw, upto_lsn = await self._pager.rows(wanted, 1)
             return Rows(
-                [(row.lsn, row.time_ms, row.meta) for row in map(RawRow._make, raw) if row.is_whole()], upto_lsn
+                [(row[0], row[1], row[5]) for row in raw if meta_checksum(*row[:4], row[5]) == row[4]], upto_lsn
             )
         if not self._next_lsn == wanted.first_lsn <= self._upto_lsn:
             if wanted.first_lsn > self._segment_upto:
@@ -199,15 +199,16 @@ class _Reading:
     def _some(self, upto_lsn: int) -> Rows:
         rows: list[Row] = []
         size = 0
-        while self._raw:
-            row = RawRow._make(self._raw[0])
-            size += ROW_OVERHEAD_BYTES + len(row.meta)
+        raw = self._raw
+        while raw:
+            lsn, time_ms, messages, queues, meta_crc, meta = raw[0]
+            size += ROW_OVERHEAD_BYTES + len(meta)
             if size > DECODED_AT_A_TIME and rows:
-                upto_lsn = row.lsn - 1
+                upto_lsn = lsn - 1
                 break
-            self._raw.popleft()
-            if row.is_whole():
-                rows.append((row.lsn, row.time_ms, row.meta))
+            raw.popleft()
+            if meta_checksum(lsn, time_ms, messages, queues, meta) == meta_crc:
+                rows.append((lsn, time_ms, meta))
         self._next_lsn = upto_lsn + 1
         return Rows(rows, upto_lsn)
 

@@ -20,7 +20,7 @@ import sqlite3
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import TypeAlias, cast
 
 import aiosqlite
 
@@ -33,7 +33,6 @@ from cmqd.storage.standard_error import complain
 from cmqd_reading.history_search import RowsWanted
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import PublishedMessage, ranges
-from cmqd_segment.rows import meta_checksum
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import SparseQueue
 from cmqd_types.actors import Actor
@@ -46,19 +45,8 @@ between them add up to 4 s."""
 Request: TypeAlias = ipc.ReadPage | ipc.ReadPublished
 
 
-class RawRow(NamedTuple):
-    """A row without its bodies, not checked yet."""
-
-    lsn: int
-    time_ms: int
-    messages: int
-    queues: bytes
-    meta_crc: int
-    meta: bytes
-
-    def is_whole(self) -> bool:
-        """Return whether the row is as it was written."""
-        return meta_checksum(self.lsn, self.time_ms, self.messages, self.queues, self.meta) == self.meta_crc
+RawRow: TypeAlias = tuple[int, int, int, bytes, int, bytes]
+"""LSN, time, number of messages, contents (``queues``), checksum and records of a row, not checked yet."""
 
 
 class Pager:
@@ -119,9 +107,8 @@ class Pager:
                 answer = await self._answer(page)
             self._send(ipc.Page(page.read_id, answer.columns, answer.missing_runs(), answer.sources), *answer.blobs)
 
-    async def rows(self, wanted: RowsWanted, limit: int) -> tuple[list[Sequence[Any]], int]:
-        """Return the fields of ``RawRow``, and the LSN up to which rows were read; at most ``limit`` rows, between two
-        pages."""
+    async def rows(self, wanted: RowsWanted, limit: int) -> tuple[list[RawRow], int]:
+        """Return at most ``limit`` rows, and the LSN up to which rows were read, between two pages."""
         async with self._reading:
             segment = next((each for each in self._catalog.segments() if each.last_lsn >= wanted.first_lsn), None)
             if segment is None:
@@ -319,7 +306,7 @@ class _RowsRead:
             "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
             f" WHERE lsn BETWEEN ? AND ?{stores} ORDER BY lsn LIMIT {self._limit}"
         )
-        self.rows: list[Sequence[Any]] = []
+        self.rows: list[RawRow] = []
         self.upto_lsn = upto_lsn
         """Up to here the rows were read; those that are not in ``rows`` cannot be read, or were not wanted."""
 
@@ -338,9 +325,9 @@ class _RowsRead:
             if len(self.rows) == self._limit:
                 self.upto_lsn = self.rows[-1][0]
 
-    async def _fetch(self, connection: aiosqlite.Connection, upto_lsn: int) -> list[Sequence[Any]]:
-        # Not as objects: all of them at once would hold the loop.
-        return list(await connection.execute_fetchall(self._statement, (self._first_lsn, upto_lsn)))
+    async def _fetch(self, connection: aiosqlite.Connection, upto_lsn: int) -> list[RawRow]:
+        rows = await connection.execute_fetchall(self._statement, (self._first_lsn, upto_lsn))
+        return cast("list[RawRow]", rows)
 
 
 class _NamesRead:
