@@ -96,19 +96,16 @@ def try_lock(folder: Path, program: str = "a cmqd command") -> Generator[bool]:
 def shared_lock(folder: Path) -> Generator[bool]:
     """Keep a folder from being written while programs read it; yield False if another process may write it.
 
-    Readers share the lock, and leave its text alone. A folder without the file, on a disk that cannot be written, has
-    no process that writes it.
+    Readers share the lock, and change nothing: the folder may be read-only, or under version control. Without the file
+    no process writes. A broker that starts in this moment changes no sealed file, and a file that it drops is missed.
 
-    Raises OSError: the folder is missing or cannot be read.
+    Raises OSError: the file cannot be opened.
     """
     import fcntl
 
-    path = folder / LOCK
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
-    except OSError:
-        if path.exists() or not folder.is_dir():
-            raise
+        descriptor = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
         yield True
         return
     try:

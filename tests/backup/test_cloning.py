@@ -1,6 +1,7 @@
 """Clones of real brokers: what is equal to the source, what is hidden, and what a clone does not do."""
 
 import asyncio
+import resource
 import signal
 import subprocess
 import sys
@@ -228,6 +229,27 @@ def test_older_messages_are_left_out(source: Source, tmp_path: Path):
     assert ended.code == 0
     assert "0 messages in 5 queues" in ended.lines
     assert "7 older messages were left out" in ended.lines
+
+
+@pytest.mark.parametrize("kind", ["folder", "backup"])
+@pytest.mark.parametrize("limit", [1000, 20_000])
+def test_a_disk_without_room_is_refused_and_leaves_no_folder(source: Source, tmp_path: Path, kind: str, limit: int):
+    assert command("backup", source.data, "--to", tmp_path / "backup").code == 0
+    place = source.data if kind == "folder" else tmp_path / "backup"
+    arguments = [sys.executable, "-m", "cmqd_backup", "clone", str(place), str(tmp_path / "clone")]
+
+    def bound() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    # No file may grow above the limit: as on a full disk, writes fail.
+    ended = subprocess.run(
+        arguments, env=plain_environment(), preexec_fn=bound, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 4, ended
+    assert str(tmp_path / "clone") in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "clone").exists()
 
 
 async def send_one(url: str) -> None:

@@ -1,8 +1,6 @@
 """Brokers of tests that begin with a clone: production's dead letters, their time, and clones that are refused."""
 
 import asyncio
-import errno
-import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,8 +118,10 @@ def test_a_clone_of_30_days_ago_keeps_every_message(tmp_path: Path) -> None:
 def test_clones_and_backups_are_sources_and_stay_as_they_are(production: Production, tmp_path: Path) -> None:
     assert command("clone", production.data, tmp_path / "incident").code == 0
     assert command("backup", production.data, "--to", tmp_path / "backup").code == 0
-    for source in (tmp_path / "incident", tmp_path / "backup"):
-        (source / "lock").touch()
+    # As version control keeps the folder: without the lock, and without empty folders.
+    (tmp_path / "incident" / LOCK).unlink()
+    (tmp_path / "incident" / "checkpoints").rmdir()
+    for source in (production.data, tmp_path / "incident", tmp_path / "backup"):
         before = content_of(source)
         with LocalBroker(clone=str(source)) as broker, connect_sync(broker.url) as client:
             assert [message.id for message in client.queue("orders-dead").receive(2)] == production.ids
@@ -216,22 +216,11 @@ def test_a_name_in_the_place_of_a_list_is_refused(name: str) -> None:
 
 
 def test_readers_share_a_folder_and_keep_brokers_off(tmp_path: Path) -> None:
-    with shared_lock(tmp_path) as first, shared_lock(tmp_path) as second, try_lock(tmp_path) as third:
-        assert (first, second, third) == (True, True, False)
+    with shared_lock(tmp_path) as is_free:
+        # A folder without the file, as version control keeps it.
+        assert is_free
+    assert not (tmp_path / LOCK).exists()
     with try_lock(tmp_path) as is_free, shared_lock(tmp_path) as is_shared:
         assert (is_free, is_shared) == (True, False)
-    with pytest.raises(FileNotFoundError), shared_lock(tmp_path / "none"):
-        pass
-
-
-def test_a_folder_that_cannot_be_written_needs_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(os, "open", refuse)
-    with shared_lock(tmp_path) as is_free:
-        assert is_free
-    # A file that cannot be opened may be held.
-    (tmp_path / LOCK).symlink_to(tmp_path)
-    with pytest.raises(OSError, match="Read-only"), shared_lock(tmp_path):
-        pass
+    with shared_lock(tmp_path) as first, shared_lock(tmp_path) as second, try_lock(tmp_path) as third:
+        assert (first, second, third) == (True, True, False)
