@@ -129,9 +129,9 @@ class Session(Protocol):
         """Release the advisory lock."""
         ...
 
-    def add_stamps(self) -> None:
-        """Let the server keep the times at which rows are stored, if it does not and this role may change that. Waits
-        a second at most for other shards; a failure is no error, and rows have no stamps then.
+    def add_columns(self) -> None:
+        """Let the server keep the times at which rows are stored, and standing pins, if it does not and this role may
+        change that. Waits a second for each at most, for other shards; a failure is no error.
         """
         ...
 
@@ -185,6 +185,10 @@ class Session(Protocol):
         """Return the stored accounts."""
         ...
 
+    def standing_pins(self) -> bytes | None:
+        """Return the stored standing pins; empty before the first, None if the server cannot keep any."""
+        ...
+
     def log_id(self) -> str | None:
         """Return the id of the log."""
         ...
@@ -220,6 +224,10 @@ class Session(Protocol):
 
     def put_accounts(self, version: int, data: bytes) -> None:
         """Replace the stored accounts."""
+        ...
+
+    def put_standing_pins(self, data: bytes) -> None:
+        """Replace the stored standing pins. The server can keep them."""
         ...
 
     def remove(self, ranges: Sequence[tuple[int, int]]) -> None:

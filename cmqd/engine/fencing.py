@@ -311,7 +311,7 @@ class FencedEngine:
         # A fence that waits for a missing standby would hold the lock of the line, and fence a healthy leader later.
         self._barrier(session)
         # In a transaction of its own, ahead of the fence: it may fail, and the lead must not fail with it.
-        session.add_stamps()
+        session.add_columns()
         session.begin()
         newest = session.newest()
         fence = 1 if newest is None else newest.lsn + 1
@@ -398,6 +398,9 @@ class FencedEngine:
 
     def load_accounts(self) -> StoredAccounts | None:  # noqa: D102  see Engine
         return self._read(lambda session: session.accounts())
+
+    def load_standing_pins(self) -> bytes | None:  # noqa: D102  see Engine
+        return self._read(lambda session: session.standing_pins())
 
     def log_id(self) -> str | None:  # noqa: D102  see Engine
         if self._log_id is None:
@@ -504,6 +507,9 @@ class FencedEngine:
 
         self._change(change)
         return version
+
+    def store_standing_pins(self, data: bytes) -> None:  # noqa: D102  see Engine
+        self._change(lambda session, _newest: session.put_standing_pins(data))
 
     def _page(self, session: Session, *, above: int, with_data: bool) -> list[EngineRow]:
         """Read the next rows. An empty page behind rows that this session has not shown is believed as rows are: an old

@@ -2,7 +2,8 @@
 
     try_lead ─► take ─► rows, newest_checkpoint, load_accounts ─► append, prove ─► release
     rows                                              a standby copies rows before it leads
-    put_checkpoint, trim, store_accounts              changes beside the rows, fenced like rows
+    put_checkpoint, trim, store_accounts, store_standing_pins
+                                                      changes beside the rows, fenced like rows
     import_log, retire                                a log moves in, or out
 
 Contract, checked by ``tests/engine/`` for every implementation:
@@ -281,6 +282,19 @@ class Engine(Protocol):
             AccountsConflict: the stored version differs. The accounts are unchanged.
             Fenced: a newer leader exists.
             EngineUnavailable: the broker is being stopped. The outcome is unknown.
+        """
+        ...
+
+    def load_standing_pins(self) -> bytes | None:
+        """Return the stored standing pins; empty before the first.
+
+        None: the tables are of an older version, and the role of this broker may not change them.
+        """
+        ...
+
+    def store_standing_pins(self, data: bytes) -> None:
+        """Replace the standing pins; on return they are durable on two machines. ``load_standing_pins`` did not return
+        None. Raises Fenced, EngineUnavailable.
         """
         ...
 

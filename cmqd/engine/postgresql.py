@@ -1,6 +1,6 @@
 """The steps of ``cmqd.engine.database`` over PostgreSQL, from version 14 (decision 0195).
 
-    cmqd_shards   a line per shard: id of the log, newest checkpoint, accounts
+    cmqd_shards   a line per shard: id of the log, newest checkpoint, accounts, standing pins
     cmqd_rows     the rows of all shards; the primary key (shard, lsn) is the fence
 
 A broker needs a role that may create these two tables, once, and no other right. All of its sessions have the settings
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
+from cmqd.engine.added_columns import STANDING_PINS
 from cmqd.engine.database import (
     CONNECT_SECONDS,
     ONE_NAMED_STANDBY,
@@ -36,7 +37,7 @@ from cmqd.engine.database import (
 from cmqd.engine.interface import Buffer, EngineRow, News, Row, StampedRow, StoredAccounts, StoredCheckpoint
 from cmqd.engine.poolers import Pooler, find_pooler, invented_id
 from cmqd.engine.postgresql_connection import Connection
-from cmqd.engine.stamps import ADD_STAMPS, COLUMN, HAS_STAMPS, MAY_ADD, STAMP_MS
+from cmqd.engine.stamps import STAMP_MS, STAMPS
 from cmqd.engine.unsafe_settings import READ_SETTINGS, UnsafeSetting, find_unsafe
 from cmqd.log.values import BrokerSeen, CopyLag
 
@@ -92,7 +93,7 @@ _ADOPT: Final = f"""
 SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE pg_walfile_name(pg_current_wal_lsn()) END,
        (SELECT count(set_config(name, value, false))
         FROM unnest($1::text[], $2::text[]) AS wanted (name, value) JOIN pg_settings USING (name)),
-       to_regclass('cmqd_rows') IS NOT NULL, {HAS_STAMPS}, pg_backend_pid()
+       to_regclass('cmqd_rows') IS NOT NULL, {STAMPS.exists}, pg_backend_pid()
 """.encode()
 """Settles the settings that this version knows. Answers: the name of the file of the log that is being written, which
 begins with the timeline, or NULL of a standby; a count; whether the tables are there; whether rows have stamps;
@@ -107,7 +108,8 @@ CREATE TABLE IF NOT EXISTS cmqd_shards (
     checkpoint_lsn bigint,
     checkpoint bytea,
     accounts_version bigint,
-    accounts bytea
+    accounts bytea,
+    standing_pins bytea
 );
 CREATE TABLE IF NOT EXISTS cmqd_rows (
     shard int NOT NULL,
@@ -147,7 +149,7 @@ _ROWS: Final = """$1::int, unnest($3::bigint[]), $2::bigint, unnest($4::bigint[]
 
 
 def _insert(values: str, *, with_stamps: bool) -> str:
-    column, stamp = (f", {COLUMN}", ", clock_timestamp()") if with_stamps else ("", "")
+    column, stamp = (f", {STAMPS.name}", ", clock_timestamp()") if with_stamps else ("", "")
     return f"INSERT INTO cmqd_rows ({_COLUMNS}{column}) SELECT {values}{stamp}"
 
 
@@ -159,7 +161,7 @@ _APPENDS: Final = {
 }
 _FENCE_UNSTAMPED: Final = f"INSERT INTO cmqd_rows ({_COLUMNS}) VALUES ($1, $2, $2, 0, 0, '', '', '')".encode()
 _FENCE: Final = (
-    f"INSERT INTO cmqd_rows ({_COLUMNS}, {COLUMN}) VALUES ($1, $2, $2, 0, 0, '', '', '', clock_timestamp())"
+    f"INSERT INTO cmqd_rows ({_COLUMNS}, {STAMPS.name}) VALUES ($1, $2, $2, 0, 0, '', '', '', clock_timestamp())"
     f" RETURNING {STAMP_MS}"
 ).encode()
 _NEWEST_STAMPED: Final = """
@@ -303,14 +305,15 @@ class PostgresSession:
         # Each ``try_lock`` of a session that has the lock counts.
         self._ask(b"SELECT pg_advisory_unlock_all()")
 
-    def add_stamps(self) -> None:
+    def add_columns(self) -> None:
         """See ``Session``."""
-        if not self._tables_are_there() or self.has_stamps():
+        if not self._tables_are_there():
             return
-        # Without the rights, the attempt would fail at once, but only its error would say so.
-        if _value(self._ask(f"SELECT {MAY_ADD}".encode()), 0, 0) == b"\1":
-            self._connection.run_script(ADD_STAMPS)
-            self._has_stamps = None
+        for column in (STAMPS, STANDING_PINS):
+            # Without the rights, the attempt would fail at once, but only its error would say so.
+            if self._is_true(f"NOT {column.exists} AND {column.may_add}"):
+                self._connection.run_script(column.add)
+                self._has_stamps = None
 
     # ------------------------------------------------------------------ status
 
@@ -413,6 +416,14 @@ class PostgresSession:
         result = self._read(query, self._shard)
         return None if result is None else StoredAccounts(_int(result, 0, 0), _value(result, 0, 1))
 
+    def standing_pins(self) -> bytes | None:
+        """See ``Session``."""
+        if not self._is_true(STANDING_PINS.exists):
+            return None
+        query = b"SELECT standing_pins FROM cmqd_shards WHERE shard = $1 AND standing_pins IS NOT NULL"
+        result = self._read(query, self._shard)
+        return b"" if result is None else _value(result, 0, 0)
+
     def log_id(self) -> str | None:
         """See ``Session``."""
         result = self._read(b"SELECT log_id FROM cmqd_shards WHERE shard = $1 AND log_id IS NOT NULL", self._shard)
@@ -456,6 +467,11 @@ class PostgresSession:
         """See ``Session``."""
         query = b"UPDATE cmqd_shards SET accounts_version = $2::bigint, accounts = $3::bytea WHERE shard = $1::int"
         self._connection.ask(query, (self._shard_in_binary, version.to_bytes(8, "big"), data), binary_values=True)
+
+    def put_standing_pins(self, data: bytes) -> None:
+        """See ``Session``."""
+        query = b"UPDATE cmqd_shards SET standing_pins = $2::bytea WHERE shard = $1::int"
+        self._connection.ask(query, (self._shard_in_binary, data), binary_values=True)
 
     def remove(self, ranges: Sequence[tuple[int, int]]) -> None:
         """See ``Session``."""
@@ -521,12 +537,16 @@ class PostgresSession:
     def has_stamps(self) -> bool:
         """Return whether rows have stamps; the tables are there."""
         if self._has_stamps is None:
-            self._has_stamps = _value(self._ask(f"SELECT {HAS_STAMPS}".encode()), 0, 0) == b"\1"
+            self._has_stamps = self._is_true(STAMPS.exists)
         return self._has_stamps
 
     def lacks_stamps(self) -> bool:
         """Return whether the tables are there without stamps."""
         return self._tables_are_there() and not self.has_stamps()
+
+    def lacks_standing_pins(self) -> bool:
+        """Return whether the tables are there without a column for standing pins."""
+        return self._tables_are_there() and not self._is_true(STANDING_PINS.exists)
 
     # ------------------------------------------------------------------ the end
 
@@ -568,6 +588,9 @@ class PostgresSession:
 
     def _ask(self, query: bytes, *values: bytes) -> "PGresult":
         return self._connection.ask(query, values)
+
+    def _is_true(self, condition: str) -> bool:
+        return _value(self._ask(f"SELECT {condition}".encode()), 0, 0) == b"\1"
 
     def _read(self, query: bytes, *values: bytes) -> "PGresult | None":
         """Run a query of the tables; None if there is no line, or no table yet."""

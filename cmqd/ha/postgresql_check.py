@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cmqd.engine.added_columns import STANDING_PINS
 from cmqd.engine.database import ConnectionLost
 from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
-from cmqd.engine.stamps import ADD_COLUMN, COLUMN
+from cmqd.engine.stamps import STAMPS
 from cmqd.engine.unsafe_settings import UnsafeSetting
 from cmqd.exit_codes import ExitCode
 from cmqd.ha.log_state import LOOK_SECONDS, LogState, NoState, read_state
@@ -23,9 +24,16 @@ NO_FENCE = UnsafeSetting(
 )
 NO_STAMPS = UnsafeSetting(
     "cmqd_rows",
-    f"without the column {COLUMN}",
+    f"without the column {STAMPS.name}",
     "if both brokers stop, that time does not count afterwards: delays and leases end later",
-    f"as the owner of the table: {ADD_COLUMN}",
+    f"as the owner of the table: {STAMPS.statement}",
+    is_refused=False,
+)
+NO_STANDING_PINS = UnsafeSetting(
+    STANDING_PINS.table,
+    f"without the column {STANDING_PINS.name}",
+    "backups at an interval are refused: the next leader would not keep the rows for them",
+    f"as the owner of the table: {STANDING_PINS.statement}",
     is_refused=False,
 )
 
@@ -157,6 +165,8 @@ def _findings(session: PostgresSession) -> list[UnsafeSetting]:
     findings = session.unsafe_settings()
     if session.lacks_stamps():
         findings.append(NO_STAMPS)
+    if session.lacks_standing_pins():
+        findings.append(NO_STANDING_PINS)
     return findings if session.has_fence() else [NO_FENCE, *findings]
 
 

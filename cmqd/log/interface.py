@@ -244,8 +244,8 @@ class Segments(Protocol):
         ...
 
     @property
-    def standing_pins(self) -> Sequence[StandingPinEntry]:
-        """The standing pins as of ``open``."""
+    def standing_pins(self) -> Sequence[StandingPinEntry] | None:
+        """The standing pins as of the end of ``recover``; None if the log cannot keep any."""
         ...
 
     async def keep_standing_pins(self, pins: Sequence[StandingPinEntry]) -> None:

@@ -129,7 +129,7 @@ class FindRows(Head, frozen=True, tag=18):
 
 
 class KeepStandingPins(Head, frozen=True, tag=19):
-    """Replace the standing pins of the folder. Answered ``Answered`` once the names are durable."""
+    """Replace the standing pins of the log. Answered ``Answered`` once the names are durable."""
 
     request_id: int
     pins: list[StandingPinEntry]
@@ -216,7 +216,6 @@ class Opened(Head, frozen=True, tag=22):
     report: RecoveryReport
     droppable_lsn: int
     segments: list[SegmentReport]
-    standing_pins: list[StandingPinEntry]
 
 
 class StateChanged(Head, frozen=True, tag=24):
@@ -383,6 +382,8 @@ class RecoverEnd(Head, frozen=True, tag=43):
     """Epoch of this broker in the engine, 0 without an engine."""
     takeover: Takeover | None = None
     """None without an engine, and without a row but fences."""
+    standing_pins: list[StandingPinEntry] | None = None
+    """Of the folder, or of the engine; None if the engine cannot keep any."""
 
 
 class ReadPage(Head, frozen=True, tag=44):

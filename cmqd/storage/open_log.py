@@ -259,7 +259,7 @@ class OpenLog:
             restored=recovered.restored,
         )
         catalog = self.catalog
-        return ipc.Opened(report, catalog.droppable_lsn, self.closed_segments(), catalog.standing_pins)
+        return ipc.Opened(report, catalog.droppable_lsn, self.closed_segments())
 
     def closed_segments(self) -> list[SegmentReport]:
         """Describe the segments that are written no more.
@@ -443,7 +443,12 @@ class OpenLog:
             self._start(self.checkpoints.remove_superseded(superseded))
 
     async def keep_standing_pins(self, request_id: int, pins: list[StandingPinEntry]) -> None:
-        """Replace the standing pins of the folder. A new time alone becomes durable with a later manifest."""
+        """Replace the standing pins. In a folder, a new time alone becomes durable with a later manifest."""
+        if self.replication is not None:
+            # The next leader has another folder.
+            await self.replication.store_standing_pins(pins)
+            self._control.send(ipc.Answered(request_id, []))
+            return
         catalog = self.catalog
         is_new = {pin.name for pin in pins} != {pin.name for pin in catalog.standing_pins}
         catalog.standing_pins = pins

@@ -313,19 +313,22 @@ class StorageService:
         # Not earlier: a seal or a drop would take files away that the stream still reads.
         self.log.begin_upkeep()
         catalog, replication = self.log.catalog, self.log.replication
-        epoch, takeover = 0, None
+        epoch, takeover, standing_pins = 0, None, catalog.standing_pins
         if replication is not None:
             while (copied := await replication.next_chunk()) is not None:
                 head, blobs = copied
                 self._pages.send(head, *blobs)
                 await self._chunks_wanted.acquire()
             assert replication.taken is not None
+            # Behind the fence: no earlier leader changes them any more. Ahead of the end of the recovery, and so of
+            # the first drop.
+            standing_pins = await replication.load_standing_pins()
             last_lsn, epoch, takeover = replication.taken.last_lsn, replication.taken.epoch, replication.takeover
             self._start(self._watch.run_views(replication.view))
             # A crash may have come between the word of a drop and its trim.
             self._start(replication.trim(catalog.dropped))
             self._start(self._remove_old_caches())
-        self._pages.send(ipc.RecoverEnd(last_lsn, catalog.log_id, epoch, takeover))
+        self._pages.send(ipc.RecoverEnd(last_lsn, catalog.log_id, epoch, takeover, standing_pins))
 
     async def _remove_old_caches(self) -> None:
         """Remove old caches in ``set-aside/``: the copy of the log is complete."""

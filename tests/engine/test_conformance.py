@@ -105,11 +105,12 @@ def test_rows_are_read_without_data(open_engine: OpenEngine):
     assert found == [row(lsn)._replace(epoch=1, data=b"") for lsn in (2, 3, 4)]
 
 
-@pytest.mark.parametrize("call", ["prove", "append", "put_checkpoint", "trim", "store_accounts"])
+@pytest.mark.parametrize("call", ["prove", "append", "put_checkpoint", "trim", "store_accounts", "store_standing_pins"])
 def test_a_later_leader_fences_every_call(open_engine: OpenEngine, call: str):
     first = led(open_engine, 4)
     first.put_checkpoint(3, b"three")
     first.store_accounts(b"keys", expected_version=0)
+    first.store_standing_pins(b"[hourly]")
     second = open_engine()
     taken = second.take()
     before = list(second.rows(0))
@@ -121,6 +122,7 @@ def test_a_later_leader_fences_every_call(open_engine: OpenEngine, call: str):
     assert list(second.rows(0)) == before
     assert second.newest_checkpoint() == StoredCheckpoint(3, b"three")
     assert second.load_accounts() == StoredAccounts(1, b"keys")
+    assert second.load_standing_pins() == b"[hourly]"
 
 
 def test_a_fenced_engine_asks_no_more(open_engine: OpenEngine):
@@ -322,6 +324,7 @@ def changes_of(engine: FencedEngine) -> dict[str, Callable[[], object]]:
         "put_checkpoint": lambda: engine.put_checkpoint(4, b"stale"),
         "trim": lambda: engine.trim([(1, 5)]),
         "store_accounts": lambda: engine.store_accounts(b"stale", expected_version=1),
+        "store_standing_pins": lambda: engine.store_standing_pins(b"stale"),
     }
 
 
@@ -497,3 +500,17 @@ def test_a_log_is_retired_behind_its_newest_fence_alone(open_engine: OpenEngine,
 
     leader.append([row(4)])
     assert lsns(leader) == [1, 2, 3, 4]
+
+
+def test_standing_pins_are_there_for_the_next_leader(open_engine: OpenEngine):
+    first = led(open_engine, 1)
+    assert first.load_standing_pins() == b""
+
+    first.store_standing_pins(b"[hourly]")
+    first.store_standing_pins(b"[nightly]")
+
+    second = open_engine()
+    second.take()
+    assert second.load_standing_pins() == b"[nightly]"
+    second.store_standing_pins(b"")
+    assert open_engine().load_standing_pins() == b""

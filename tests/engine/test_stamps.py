@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
-from cmqd.engine.stamps import ADD_COLUMN
+from cmqd.engine.stamps import STAMPS
 from cmqd.ha.output import Output
 from cmqd.ha.postgresql_check import check
 from support.postgresql.leaders import Leader
@@ -31,7 +31,7 @@ def old(shared_cluster: PostgresCluster, request: pytest.FixtureRequest) -> Iter
         leader.append().result()
     shared_cluster.n1.ask("ALTER TABLE cmqd_rows DROP COLUMN IF EXISTS stored_at")
     yield shard
-    shared_cluster.n1.ask(ADD_COLUMN)
+    shared_cluster.n1.ask(STAMPS.statement)
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def test_a_role_without_the_right_leads_and_the_check_prints_the_statement(
         database = PostgresDatabase(shared_cluster.url("plain", role=role), old)
         (session,) = database.primaries(lambda _timeline: True)
         assert isinstance(session, PostgresSession)
-        session.add_stamps()
+        session.add_columns()
         session.begin()
         assert session.insert_fence(3) is None
         session.commit()
@@ -85,7 +85,7 @@ def test_a_role_without_the_right_leads_and_the_check_prints_the_statement(
     assert not has_column(shared_cluster)
     text = "\n".join(lines)
     assert "warning cmqd_rows" in text
-    assert ADD_COLUMN in text
+    assert STAMPS.statement in text
 
 
 def test_an_owner_without_the_language_of_blocks_leads_without_stamps(
@@ -98,7 +98,7 @@ def test_an_owner_without_the_language_of_blocks_leads_without_stamps(
         ask("REVOKE USAGE ON LANGUAGE plpgsql FROM PUBLIC")
         try:
             (session,) = PostgresDatabase(shared_cluster.url("plain", role=role), old).primaries(lambda _timeline: True)
-            session.add_stamps()
+            session.add_columns()
             session.begin()
             assert session.insert_fence(3) is None
             session.commit()

@@ -45,8 +45,6 @@ class PinRequests:
     audit_entries: AuditEntries
     spawn: Callable[[Coroutine[Any, Any, None]], None]
     schedule: Callable[[], None]
-    epoch: int
-    """Epoch of the lead; 0 without redundancy."""
 
     @handles(wire.PinLog)
     def pin_log(self, client: Client, request: wire.PinLog) -> None:
@@ -151,10 +149,10 @@ class PinRequests:
         log = self._log_with_files(client, request)
         if log is None:
             return
-        if self.epoch:
+        if log.standing_pins is None:
             text = (
-                "a broker with redundancy has no standing pins yet: the next leader would not know them; copy the log"
-                " with single runs"
+                "the tables of the engine have no column for standing pins, so the next leader would not know them;"
+                " 'cmqd ha check' prints the statement that adds the column"
             )
             client.answer(error(request.request_id, ErrorCode.UNKNOWN_OPERATION, text))
             return

@@ -4,7 +4,8 @@ A *pin* is of a copy that is being made. While a pin lives, no segment is droppe
 in memory, and ends when its client is silent for ``PIN_LIFE_MS``, or with the broker.
 
 A *standing pin* is the name of a backup that copies again and again. It holds the rows above the row that the backup
-has told as copied. The name is durable in the data folder, and the row is in memory. A row in the folder could be of
+has told as copied. The name is durable in the data folder, with redundancy in the engine, where the next leader finds
+it; the row is in memory. A row in the folder could be of
 another log, or of rows that a restore cut off; the backup knows better. So after a start a standing pin holds every
 row until the backup tells its row.
 
@@ -80,7 +81,7 @@ class Pins:
         self._pins: dict[int, Pin] = {}
         self._standing: dict[str, StandingPin] = {}
         if isinstance(self.log, Segments):
-            for entry in self.log.standing_pins:
+            for entry in self.log.standing_pins or ():
                 self._standing[entry.name] = StandingPin(entry.name, self.now_ms(), entry.copied_ms, entry.every_ms)
 
     def __len__(self) -> int:
@@ -170,7 +171,7 @@ class Pins:
     # Standing pins
 
     def entries(self) -> list[StandingPinEntry]:
-        """Return the standing pins as the data folder keeps them."""
+        """Return the standing pins as the log keeps them."""
         return [StandingPinEntry(pin.name, pin.copied_ms, pin.every_ms) for pin in self._standing.values()]
 
     def infos(self) -> list[StandingPinInfo]:

@@ -85,7 +85,7 @@ class StorageProcessLog:
     ``engine_status`` is the engine as the storage process has last reported it.
     """
 
-    standing_pins: Sequence[StandingPinEntry] = ()
+    standing_pins: Sequence[StandingPinEntry] | None = ()
     """See ``Segments``."""
     _closing = False
     """The end of the sockets is expected."""
@@ -194,7 +194,6 @@ class StorageProcessLog:
         self.droppable_lsn = opened.droppable_lsn
         for segment in opened.segments:
             self._segments[segment.number] = segment
-        self.standing_pins = opened.standing_pins
         return report
 
     async def recover(self) -> AsyncIterator[RecoveredBatch]:
@@ -286,7 +285,8 @@ class StorageProcessLog:
                 self.on_published(read_id, message)
             case ipc.CheckpointChunk() | ipc.RowsChunk():
                 self._on_recovered(head, data, offset)
-            case ipc.RecoverEnd(last_lsn, log_id, epoch, takeover):
+            case ipc.RecoverEnd(last_lsn, log_id, epoch, takeover, standing_pins):
+                self.standing_pins = standing_pins
                 if epoch:
                     # The rows that were copied while this broker was a standby.
                     assert self._commit_channel is not None

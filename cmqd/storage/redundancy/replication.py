@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
+
 from cmqd.engine.engine_errors import EngineUnavailable
 from cmqd.engine.interface import NO_LEADER, Engine, StoredAccounts, Taken
 from cmqd.log.log_errors import LogFailed
@@ -27,7 +29,7 @@ from cmqd.storage.redundancy.engine_watch import EngineWatch
 from cmqd.storage.redundancy.following import Following, Tail
 from cmqd.storage.segments.row_inserts import LogRow
 from cmqd.storage.writing.writer import Writer
-from cmqd_segment.manifest import CacheOf, CheckpointEntry, merge_ranges, with_start
+from cmqd_segment.manifest import CacheOf, CheckpointEntry, StandingPinEntry, merge_ranges, with_start
 
 T = TypeVar("T")
 
@@ -170,6 +172,16 @@ class Replication:
     async def store_accounts(self, data: bytes, expected_version: int) -> int:
         """Store accounts in place of a version (0: none) and return their version. Raises AccountsConflict, Fenced."""
         return await self._do(lambda: self.engine.store_accounts(data, expected_version=expected_version))
+
+    async def load_standing_pins(self) -> list[StandingPinEntry] | None:
+        """Return the standing pins of the engine; None if the engine cannot keep any."""
+        data = await self._do(self.engine.load_standing_pins)
+        return None if data is None else msgspec.json.decode(data or b"[]", type=list[StandingPinEntry])
+
+    async def store_standing_pins(self, pins: Sequence[StandingPinEntry]) -> None:
+        """Replace the standing pins of the engine, by which the next leader holds rows. Raises Fenced."""
+        data = msgspec.json.encode(list(pins))
+        await self._do(lambda: self.engine.store_standing_pins(data))
 
     def announce(self, address: str) -> None:
         """List this broker in the engine by its address, with its last row."""

@@ -418,9 +418,9 @@ def test_adopting_the_wall_clock_is_a_step_once(world: World, skew_ms: int) -> N
 
 
 def test_a_table_without_stamps_gets_them_from_the_next_leader(world: World) -> None:
-    world.database.has_stamps = world.database.may_add_stamps = False
+    world.database.has_stamps = world.database.may_add_columns = False
     stopped(world, MINUTE_MS)
-    world.database.may_add_stamps = True
+    world.database.may_add_columns = True
 
     first = Broker(world).lead()
     assert first.resumed == ResumedTime(EPOCH_MS, 0, Evidence.NONE), "rows from before have none"
@@ -432,7 +432,7 @@ def test_a_table_without_stamps_gets_them_from_the_next_leader(world: World) -> 
 
 
 def test_a_role_that_may_not_change_the_table_leads_without_stamps(world: World) -> None:
-    world.database.has_stamps = world.database.may_add_stamps = False
+    world.database.has_stamps = world.database.may_add_columns = False
     leader, standby = Broker(world).lead(), Broker(world, 2 * HOUR_MS)
     standby.lead(leader.append, lambda: world.pass_time(MINUTE_MS), leader.end)
     assert standby.clock.now_ms() == world.true_ms, "a standby that followed needs none"

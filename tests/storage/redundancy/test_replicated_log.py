@@ -26,6 +26,7 @@ from cmqd_segment.manifest import (
     MANIFEST_FORMAT,
     CacheOf,
     SegmentState,
+    StandingPinEntry,
     read_manifest,
     write_manifest,
 )
@@ -602,3 +603,33 @@ async def test_the_segments_of_a_cache_have_the_actors_of_the_leader(replicas: R
             with closing(open_read_only(other.folder / entry.file, sealed=True)) as raw:
                 tables.append([actor.name for actor in read_actors(raw).values()])
     assert tables[-1] == ["worker 0", "worker 1", "worker 2"]
+
+
+async def test_the_next_leader_knows_the_standing_pins(replicas: Replicas) -> None:
+    pins = [StandingPinEntry("hourly", NOW_MS, 60_000), StandingPinEntry("nightly", NOW_MS, 3_600_000)]
+    leader = await replicas.leader("a")
+    assert leader.log.standing_pins == []
+    await leader.log.keep_standing_pins(pins[:1])
+    await leader.log.keep_standing_pins(pins)
+    await leader.end()
+
+    other = await replicas.leader("b")
+    assert other.log.standing_pins == pins
+    await other.log.keep_standing_pins(pins[1:])
+    await other.log.close()
+
+    again = await replicas.leader("a")
+    assert again.log.standing_pins == pins[1:]
+    # A folder would bring names back that a leader with another folder has deleted.
+    assert [read_manifest(folder).standing_pins for folder in (leader.folder, other.folder)] == [[], []]
+
+
+async def test_an_engine_without_the_column_keeps_no_standing_pins(replicas: Replicas) -> None:
+    replicas.database.keeps_standing_pins = replicas.database.may_add_columns = False
+    leader = await replicas.leader("a")
+
+    assert leader.log.standing_pins is None
+    await leader.log.close()
+
+    replicas.database.may_add_columns = True
+    assert (await replicas.leader("a")).log.standing_pins == []

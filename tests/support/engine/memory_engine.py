@@ -53,6 +53,7 @@ class _Transaction:
     removed: set[int] = field(default_factory=set[int])
     checkpoint: StoredCheckpoint | None = None
     accounts: StoredAccounts | None = None
+    standing_pins: bytes | None = None
     log_id: str | None = None
     is_mark: bool = False
 
@@ -69,6 +70,7 @@ class _Tables:
         self.stamps: dict[int, int] = {}
         self.checkpoint: StoredCheckpoint | None = None
         self.accounts: StoredAccounts | None = None
+        self.standing_pins = b""
         self.log_id: str | None = None
         for transaction in transactions:
             self.apply(transaction)
@@ -81,6 +83,8 @@ class _Tables:
             self.rows.pop(lsn, None)
         self.checkpoint = transaction.checkpoint or self.checkpoint
         self.accounts = transaction.accounts or self.accounts
+        if transaction.standing_pins is not None:
+            self.standing_pins = transaction.standing_pins
         self.log_id = transaction.log_id or self.log_id
 
 
@@ -158,7 +162,9 @@ class MemoryDatabase:
         self.refusal = ""
         self.has_stamps = True
         """False: the tables are of a version without stamps."""
-        self.may_add_stamps = True
+        self.keeps_standing_pins = True
+        """False: the tables are of a version without standing pins."""
+        self.may_add_columns = True
         """False: the role of the brokers may not change the tables."""
         self.may_read_lags = True
         """False: the role of the brokers may not read what standbys have flushed."""
@@ -359,11 +365,13 @@ class MemorySession:
 
         return self._step("standby_has_all", execute)
 
-    def add_stamps(self) -> None:
+    def add_columns(self) -> None:
         def execute() -> None:
-            self._database.has_stamps = self._database.has_stamps or self._database.may_add_stamps
+            database = self._database
+            database.has_stamps = database.has_stamps or database.may_add_columns
+            database.keeps_standing_pins = database.keeps_standing_pins or database.may_add_columns
 
-        self._step("add_stamps", execute)
+        self._step("add_columns", execute)
 
     def try_lock(self) -> bool:
         def execute() -> bool:
@@ -471,6 +479,12 @@ class MemorySession:
     def accounts(self) -> StoredAccounts | None:
         return self._step("accounts", lambda: self.memory_server.tables.accounts)
 
+    def standing_pins(self) -> bytes | None:
+        def execute() -> bytes | None:
+            return self.memory_server.tables.standing_pins if self._database.keeps_standing_pins else None
+
+        return self._step("standing_pins", execute)
+
     def log_id(self) -> str | None:
         return self._step("log_id", lambda: self.memory_server.tables.log_id)
 
@@ -518,6 +532,9 @@ class MemorySession:
 
     def put_accounts(self, version: int, data: bytes) -> None:
         self._step("put_accounts", lambda: setattr(self._opened(), "accounts", StoredAccounts(version, data)))
+
+    def put_standing_pins(self, data: bytes) -> None:
+        self._step("put_standing_pins", lambda: setattr(self._opened(), "standing_pins", data))
 
     def remove(self, ranges: Sequence[tuple[int, int]]) -> None:
         def execute() -> None:
