@@ -8,8 +8,9 @@ and size is taken as it is; any other file was left by a run that was killed, an
 
 import hashlib
 import stat
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,15 @@ from cmqd_backup.row_times import RowTime, checkpoint_time, row_times
 from cmqd_backup.runs import ACCOUNTS, Run, Runs, StoredFile, stored_checkpoint, stored_document, stored_segment
 from cmqd_backup.stores import Store
 from cmqd_backup.writing_runs import write_run
-from cmqd_segment.manifest import MANIFEST_FORMAT, MANIFEST_NAME, CheckpointEntry, Manifest, SegmentState, start_of
+from cmqd_segment.manifest import (
+    MANIFEST_FORMAT,
+    MANIFEST_NAME,
+    CheckpointEntry,
+    Manifest,
+    SegmentEntry,
+    SegmentState,
+    start_of,
+)
 
 
 class Copied(NamedTuple):
@@ -108,15 +117,9 @@ def manifest_upto(held: Held) -> Manifest:
         if entry.state is SegmentState.SEALED and entry.rows and entry.last_lsn <= last_lsn
     ]
     checkpoints = [entry for entry in manifest.checkpoints if entry.end_lsn <= last_lsn]
-    # Their rows count as reclaimed: a checkpoint covered them when the drop was decided.
-    dropping = [
-        (entry.first_lsn, entry.last_lsn)
-        for entry in manifest.segments
-        if entry.state is SegmentState.DROPPING and entry.rows
-    ]
-    dropped = [gone for gone in (*manifest.dropped, *dropping) if gone[0] <= last_lsn]
+    dropped = _dropped(held)
     losses = [loss for loss in manifest.losses if loss.first_lsn <= last_lsn]
-    missing = missing_ranges(segments, [*dropped, *((loss.first_lsn, loss.last_lsn) for loss in losses)], last_lsn)
+    missing = missing_rows(held)
     if missing:
         raise Refused(f"rows {missing[0][0]} to {missing[0][1]} are in no file of {held.folder}")
     newest = checkpoints[-1].lsn if checkpoints else 0
@@ -138,6 +141,27 @@ def manifest_upto(held: Held) -> Manifest:
     )
 
 
+def missing_rows(held: Held) -> list[tuple[int, int]]:
+    """Return the ranges of rows that are in no file, and were not reclaimed or lost."""
+    manifest = held.manifest
+    sealed = [entry for entry in manifest.segments if entry.state is SegmentState.SEALED and entry.rows]
+    losses = ((loss.first_lsn, loss.last_lsn) for loss in manifest.losses)
+    return missing_ranges(
+        [entry for entry in sealed if entry.last_lsn <= held.last_lsn], [*_dropped(held), *losses], held.last_lsn
+    )
+
+
+def _dropped(held: Held) -> list[tuple[int, int]]:
+    # The rows of a segment that is about to go count as reclaimed: a checkpoint covered them when that was decided.
+    manifest = held.manifest
+    dropping = [
+        (entry.first_lsn, entry.last_lsn)
+        for entry in manifest.segments
+        if entry.state is SegmentState.DROPPING and entry.rows
+    ]
+    return [gone for gone in (*manifest.dropped, *dropping) if gone[0] <= held.last_lsn]
+
+
 def _require_continuation(manifest: Manifest, held: Held, store: Store, newest: Run) -> None:
     """Refuse a folder whose log does not go on from the newest run. Raises Refused."""
     before = newest.manifest
@@ -152,6 +176,26 @@ def _require_continuation(manifest: Manifest, held: Held, store: Store, newest: 
             f"{held.folder} does not go on from the newest backup in {store.place}, which ends at row"
             f" {newest.last_lsn}: the folder was replaced by an older copy. Name another place"
         )
+    if not _has_segments_of(before.segments, manifest.segments):
+        raise Refused(
+            f"{held.folder} has the log of the newest backup in {store.place} in other segments: it is the folder of"
+            " another broker, or was copied anew from the engine. Name another place"
+        )
+
+
+def _has_segments_of(before: Sequence[SegmentEntry], segments: Sequence[SegmentEntry]) -> bool:
+    """Return whether the segments go on from those of an earlier run: the same numbers begin with the same rows. A
+    restore to a row between two runs joins their segments by number.
+    """
+    firsts = [entry.first_lsn for entry in before]
+    numbers = {entry.number: entry.first_lsn for entry in before}
+    for entry in segments:
+        if numbers.get(entry.number, entry.first_lsn) != entry.first_lsn:
+            return False
+        index = bisect_right(firsts, entry.last_lsn) - 1
+        if index >= 0 and before[index].last_lsn >= entry.first_lsn and before[index].number != entry.number:
+            return False
+    return True
 
 
 class _Copies:

@@ -4,6 +4,7 @@ The files of a stopped broker are kept by the lock of the folder, which a start 
 pin (``live``).
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ class Held(NamedTuple):
     folder: Path
     manifest: Manifest
     last_lsn: int
+    renew: "Callable[[Held], Held | None] | None" = None
+    """Of a standby's folder: returns the files anew if the standby dropped one of them, else None."""
 
 
 def stopped_folder(folder: Path) -> Held:

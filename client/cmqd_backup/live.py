@@ -9,12 +9,15 @@ import contextlib
 import os
 import re
 from collections.abc import AsyncGenerator, Set
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from msgspec import structs
 
+from cmqd_backup.backing_up import missing_rows
+from cmqd_backup.follower import followed_folder, renewed
 from cmqd_backup.holds import Held, manifest_of
 from cmqd_backup.refusals import Refused
 from cmqd_client import Client, connect
@@ -83,10 +86,15 @@ async def pinned_folder(client: Client, folder: Path) -> AsyncGenerator[tuple[He
                 " CMQ_CONTEXT_FILE name another broker?"
             )
         sealed = {entry.number for entry in manifest.segments if entry.state is SegmentState.SEALED}
-        if not numbers <= sealed:
-            # The addresses of a pair lead to the leader from both machines.
-            raise Refused(f"{folder} is not the folder of the broker that was asked: a standby has no pins")
-        yield held_by(pin, numbers, folder, manifest), pin
+        held = held_by(pin, numbers, folder, manifest)
+        if numbers <= sealed and (manifest.cache_of is None or not missing_rows(held)):
+            yield held, pin
+        elif manifest.cache_of is None:
+            raise Refused(f"{folder} is not the folder of the broker that was asked")
+        else:
+            # The addresses of a pair lead to the leader from both machines. Numbers of segments are each broker's own.
+            async with followed_folder(folder, pin) as followed:
+                yield followed._replace(renew=partial(renewed, folder, pin)), pin
     finally:
         extending.cancel()
         await asyncio.gather(extending, return_exceptions=True)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from cmqd_backup.accounts_content import accounts_of
 from cmqd_backup.backing_up import Copied, back_up
@@ -28,6 +28,9 @@ from cmqd_backup.stores import Store
 from cmqd_segment.folder_lock import try_lock
 
 Out = Callable[[str], object]
+
+RENEWALS: Final = 4
+"""Attempts to copy the files of a standby, which may drop some for ten seconds behind the begin of a pin."""
 
 
 class Wanted(NamedTuple):
@@ -52,8 +55,6 @@ async def make_runs(wanted: Wanted, out: Out, complain: Out) -> None:
     Raises Refused, OSError: the folder has no runs at an interval.
     """
     assert wanted.every_ms is not None
-    if manifest_of(wanted.folder).cache_of is not None:
-        raise Refused(f"{wanted.folder} is a cache of an engine, which keeps no rows for runs at an interval")
     standing = Standing(wanted.store)
     out(
         f"the standing pin of this backup is {standing.name}: the broker keeps the rows between two runs, for up to"
@@ -111,7 +112,7 @@ async def _copied(wanted: Wanted, standing: Standing | None, began_ms: int, out:
         raise Refused(f"no broker works on {wanted.folder}: start it, or make a single run, without --every")
     async with connected(wanted.folder) as client, pinned_folder(client, wanted.folder) as (held, pin):
         try:
-            copied = await _back_up(wanted, held, began_ms, out)
+            copied = await _back_up_renewed(wanted, held, began_ms, out)
         except FileNotFoundError as missing:
             raise Refused(
                 f"{missing.filename} was removed while it was copied: the broker ended the pin, at its own end or for"
@@ -123,6 +124,19 @@ async def _copied(wanted: Wanted, standing: Standing | None, began_ms: int, out:
             for first, last in told.gaps:
                 out(f"gap: rows {first} to {last} were reclaimed before a run had them")
         return copied
+
+
+async def _back_up_renewed(wanted: Wanted, held: Held, began_ms: int, out: Out) -> Copied:
+    """Make a run, again if a standby has dropped a file meanwhile. Raises Refused, OSError."""
+    for _ in range(RENEWALS):
+        try:
+            return await _back_up(wanted, held, began_ms, out)
+        except (Refused, FileNotFoundError):
+            found = None if held.renew is None else await asyncio.to_thread(held.renew, held)
+            if found is None:
+                raise
+            held = found._replace(renew=held.renew)
+    return await _back_up(wanted, held, began_ms, out)
 
 
 async def _back_up(wanted: Wanted, held: Held, began_ms: int, out: Out) -> Copied:

@@ -1,21 +1,28 @@
-"""A backup of a broker with redundancy: its rows by a pin, its accounts from the engine."""
+"""A backup of a broker with redundancy: its rows by a pin, its accounts from the engine, over takeovers."""
 
 import asyncio
 import contextlib
+import random
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from cmqd_client import connect
-from cmqd_segment.manifest import read_manifest
+from cmqd.testing.broker_process import BrokerNotReadyError
+from cmqd_client import Client, connect
+from cmqd_segment.manifest import MANIFEST_FORMAT, SegmentState, read_manifest
+from cmqd_segment.schema import open_read_only, read_actors, read_names
 from support.postgresql.installation import Installation
 from support.postgresql.servers import PostgresCluster
 from support.processes.environment import plain_environment
 from support.processes.running_broker import RunningBroker
 from support.processes.running_server import RunningServer
+from support.storage.verified import verify_folder
 
 pytestmark = [pytest.mark.system, pytest.mark.postgresql]
 
@@ -73,7 +80,6 @@ def test_the_log_of_a_leader_is_restored_as_a_log_of_its_own(
     data = leader.folder / "data"
 
     bare = cmqd("backup", data, "--to", backup)
-    interval = cmqd("backup", data, "--to", backup, "--config", config, "--every", "1s")
     taken = cmqd("backup", data, "--to", backup, "--config", config, url=leader.url)
     leader.stop()
     stopped = cmqd("backup", data, "--to", backup, "--config", config)
@@ -81,7 +87,6 @@ def test_the_log_of_a_leader_is_restored_as_a_log_of_its_own(
     key = follower.url
 
     assert (bare.returncode, "name the settings of its broker with --config" in bare.stderr) == (4, True)
-    assert (interval.returncode, "keeps no rows for runs at an interval" in interval.stderr) == (4, True)
     assert (taken.returncode, "is complete and verified" in taken.stdout) == (0, True), taken.stderr
     assert (stopped.returncode, "make the backup while its broker leads" in stopped.stderr) == (4, True)
     target = tmp_path / "restored" / "data"
@@ -92,3 +97,194 @@ def test_the_log_of_a_leader_is_restored_as_a_log_of_its_own(
         # The keys are those of the engine.
         url = f"{key.rpartition('@')[0]}@{server.host}:{server.port}"
         assert asyncio.run(bodies_at(url)) == [b"%d" % number for number in range(10)]
+
+
+# ---------------------------------------------------------------------- a pair
+
+
+def standing_by(broker: RunningBroker) -> Thread:
+    """Start a broker that leads once the other has ended; the thread ends then."""
+
+    def start() -> None:
+        with contextlib.suppress(BrokerNotReadyError):  # the end of the test kills it as a standby
+            broker.start()
+
+    thread = Thread(target=start, daemon=True)
+    thread.start()
+    return thread
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(120):
+        while not is_so():  # noqa: ASYNC110  of other processes
+            await asyncio.sleep(0.05)
+
+
+def is_copying(folder: Path) -> bool:
+    try:
+        return read_manifest(folder).cache_of is not None
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def url_of_pair(key: str, pair: list[RunningBroker]) -> str:
+    return f"{key.rpartition('@')[0]}@" + ",".join(f"127.0.0.1:{broker.port}" for broker in pair)
+
+
+def config_of(cluster: PostgresCluster, folder: Path) -> Path:
+    config = folder / "cmqd.toml"
+    config.write_text(f'redundancy = "postgresql"\nengine_url = "{cluster.url("x")}"\n')
+    return config
+
+
+def restored_bodies(backup: Path, target: Path, key: str, *arguments: str) -> list[bytes]:
+    restored = cmqd("restore", backup, target, *arguments)
+    assert restored.returncode == 0, restored.stderr
+    manifest = read_manifest(target)
+    assert (manifest.cache_of, manifest.format) == (None, MANIFEST_FORMAT)
+    assert verify_folder(target) == []
+    with RunningServer(target.parent) as server:
+        return asyncio.run(bodies_at(f"{key.rpartition('@')[0]}@{server.host}:{server.port}"))
+
+
+async def test_the_folder_of_a_standby_is_copied_up_to_the_row_of_the_leader(
+    cluster: PostgresCluster, pair: list[RunningBroker], tmp_path: Path
+) -> None:
+    leader, standby = pair
+    await asyncio.to_thread(leader.start)
+    standing_by(standby)
+    data = standby.folder / "data"
+    await until(lambda: is_copying(data))
+    await send_ten(leader.url)
+    key = leader.url
+
+    taken = await asyncio.to_thread(
+        cmqd,
+        *("backup", data, "--to", tmp_path / "backup", "--config", config_of(cluster, tmp_path)),
+        url=url_of_pair(key, pair),
+    )
+
+    assert (taken.returncode, "is complete and verified" in taken.stdout) == (0, True), taken.stderr
+    manifest = read_manifest(data)
+    assert not [entry for entry in manifest.segments if entry.state is SegmentState.SEALED], "the rows are unsealed"
+    found = await asyncio.to_thread(restored_bodies, tmp_path / "backup", tmp_path / "restored" / "data", key)
+    assert found == [b"%d" % number for number in range(10)]
+    (entry,) = read_manifest(tmp_path / "restored" / "data").segments[:1]
+    with contextlib.closing(open_read_only(tmp_path / "restored" / "data" / entry.file, sealed=True)) as raw:
+        assert [name for _, _, name, _ in read_names(raw)] == ["orders"]
+        assert read_actors(raw)
+
+
+class Runs:
+    """``cmqd backup --every`` beside a broker; it ends with the context."""
+
+    def __init__(self, *arguments: object, url: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cmqd", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=plain_environment() | {"CMQ_URL": url, "PYTHONUNBUFFERED": "1"},
+        )
+        self.lines: list[str] = []
+        self._reading = Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self.lines.append(line)
+
+    def __enter__(self) -> "Runs":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait()
+        self._reading.join()
+
+    def whole(self) -> int:
+        return sum("is complete and verified" in line for line in self.lines)
+
+    async def two_more(self) -> None:
+        """Wait for a run that began later, behind the one that may be under way."""
+        before = self.whole()
+        await until(lambda: self.whole() >= before + 2)
+
+
+class Shop:
+    """A queue whose states are noted with the broker time of their last change."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[datetime, list[bytes]]] = []
+        self._waiting: list[bytes] = []
+        self._random = random.Random(7)
+
+    async def trade(self, url: str, count: int) -> None:
+        async with connect(url) as client:
+            for _ in range(count):
+                await self._change(client)
+
+    async def _change(self, client: Client) -> None:
+        queue = await client.ensure_queue("orders")
+        for message in await queue.receive(max_messages=self._random.randint(1, 3)):
+            await message.delete()
+            self._waiting.remove(message.body)
+        body = b"%d" % len(self.states)
+        self._waiting.append(body)
+        await queue.send(body)
+        peeked = {message.body: message for message in await queue.peek(100)}
+        assert sorted(peeked) == sorted(self._waiting)
+        self.states.append((peeked[body].enqueue_time, sorted(self._waiting)))
+        # The next change is of a later millisecond.
+        await asyncio.sleep(0.01)
+
+
+async def test_runs_at_an_interval_leave_no_gap_over_takeovers_and_starts(
+    cluster: PostgresCluster, pair: list[RunningBroker], tmp_path: Path
+) -> None:
+    """The runs are of the folder of one broker, which leads, is killed, stands by, leads again, and is restarted."""
+    first, second = pair
+    await asyncio.to_thread(first.start)
+    taking_over = standing_by(second)
+    await until(lambda: is_copying(second.folder / "data"))
+    shop, backup, key = Shop(), tmp_path / "backup", first.url
+    url, data = url_of_pair(key, pair), first.folder / "data"
+    arguments = ("backup", data, "--to", backup, "--config", config_of(cluster, tmp_path), "--every", "1s")
+    with Runs(*arguments, url=url) as runs:
+        await runs.two_more()
+        await shop.trade(url, 5)
+        await runs.two_more()
+        await shop.trade(url, 5)
+
+        first.kill()
+        await shop.trade(url, 10)
+        await asyncio.to_thread(taking_over.join)
+        taking_over = standing_by(first)
+        await shop.trade(url, 5)
+        await runs.two_more()
+        async with connect(url) as client:
+            standing = (await client.status())["standing_pins"]
+        await shop.trade(url, 5)
+
+        second.kill()
+        await shop.trade(url, 5)
+        await asyncio.to_thread(taking_over.join)
+        await runs.two_more()
+        await asyncio.to_thread(first.stop)
+        await asyncio.to_thread(first.start)
+        await shop.trade(url, 5)
+        await runs.two_more()
+    listed = await asyncio.to_thread(cmqd, "backup", "list", backup, "--verify")
+
+    assert len(standing) == 1
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    assert not [line for line in runs.lines if line.startswith("gap")], runs.lines
+    picked = random.Random(11).sample(range(len(shop.states)), 6)
+    # Of the first leader, of the takeover, and of the last start.
+    for number in sorted({7, 12, len(shop.states) - 1, *picked}):
+        sent_at, waiting = shop.states[number]
+        target = tmp_path / f"restored-{number}" / "data"
+        found = await asyncio.to_thread(restored_bodies, backup, target, key, "--to-time", sent_at.isoformat())
+        assert sorted(found) == waiting, number
