@@ -1,0 +1,134 @@
+"""The folder of a standby as the source of a run: its rows, its wait, and files that it drops meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from cmqd_backup.backing_up import back_up, missing_rows
+from cmqd_backup.copying import Pace
+from cmqd_backup.follower import followed_folder, renewed
+from cmqd_backup.holds import Held
+from cmqd_backup.refusals import Refused
+from cmqd_backup.stores import open_store
+from cmqd_client.pins import LogPin
+from cmqd_segment.manifest import CACHE_FORMAT, SegmentState, read_manifest, write_manifest
+from support.engine.replicas import Replica, Replicas
+from support.eventually import eventually
+from support.storage.log_rig import NOW_MS
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path) -> AsyncIterator[Replicas]:
+    made = Replicas(tmp_path)
+    yield made
+    await made.end()
+
+
+def pin_at(log_id: str, lsn: int) -> LogPin:
+    return LogPin(7, log_id, lsn, "", datetime.fromtimestamp(NOW_MS / 1000, UTC), 0, 0, timedelta(minutes=5), 1)
+
+
+async def a_pair(replicas: Replicas) -> tuple[Replica, Replica, "asyncio.Task[object]"]:
+    """Return a leader with a row, and a standby that has copied it."""
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 3)
+    standby = replicas.broker("b")
+    opening: asyncio.Task[object] = asyncio.create_task(standby.rig.open())
+    await eventually(lambda: standby.folder.joinpath("manifest").exists() and read_manifest(standby.folder).log_id)
+    return leader, standby, opening
+
+
+async def end(opening: "asyncio.Task[object]") -> None:
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+
+
+def run_of(held: Held, place: Path) -> None:
+    back_up(
+        held,
+        open_store(str(place)),
+        read_accounts=None,
+        pace=Pace(),
+        began_ms=NOW_MS,
+        wall_ms=lambda: NOW_MS,
+        out=lambda _: None,
+    )
+
+
+async def test_unsealed_rows_up_to_the_row_of_the_pin_are_in_segments_of_the_copy(replicas: Replicas) -> None:
+    leader, standby, opening = await a_pair(replicas)
+    newest = await leader.rig.store(1, 3, 1)
+    manifest = read_manifest(standby.folder)
+
+    async with followed_folder(standby.folder, pin_at(manifest.log_id, newest)) as held:
+        assert held.last_lsn == newest
+        assert missing_rows(held) == []
+        assert [entry.state for entry in held.manifest.segments] == [SegmentState.SEALED]
+        assert held.manifest.segments[0].messages == 4
+        work = held.folder
+    # The row behind the pin stays out.
+    async with followed_folder(standby.folder, pin_at(manifest.log_id, newest - 1)) as held:
+        assert (held.last_lsn, held.manifest.segments[0].messages) == (newest - 1, 3)
+
+    assert not work.exists()
+    assert all(entry.state is not SegmentState.SEALED for entry in read_manifest(standby.folder).segments)
+    await end(opening)
+
+
+async def test_a_standby_that_stays_behind_is_refused_with_both_rows(replicas: Replicas) -> None:
+    leader, standby, opening = await a_pair(replicas)
+    newest = await leader.rig.store(1, 3, 1)
+    pin = pin_at(read_manifest(standby.folder).log_id, newest)
+    async with followed_folder(standby.folder, pin):
+        pass
+
+    with pytest.raises(
+        Refused, match=rf"has rows up to {newest}, and the leader has row {newest + 5}: it did not copy"
+    ):
+        async with followed_folder(standby.folder, structs.replace(pin, lsn=newest + 5), wait_s=0):
+            pytest.fail("the row is not there")
+    await end(opening)
+
+
+async def test_the_files_are_gathered_anew_once_the_standby_has_dropped_one(replicas: Replicas) -> None:
+    leader, standby, opening = await a_pair(replicas)
+    await end(opening)
+    await standby.end()
+    await leader.rig.log.close()
+    folder = leader.folder
+    manifest = read_manifest(folder)
+    (entry,) = [entry for entry in manifest.segments if entry.state is SegmentState.SEALED]
+    async with followed_folder(folder, pin_at(manifest.log_id, entry.last_lsn)) as held:
+        assert renewed(folder, pin_at(manifest.log_id, entry.last_lsn), held) is None
+
+        dropped = [(entry.first_lsn, entry.last_lsn)]
+        write_manifest(folder, structs.replace(manifest, segments=[], dropped=dropped))
+        (folder / entry.file).unlink()
+        found = renewed(folder, pin_at(manifest.log_id, entry.last_lsn), held)
+
+    assert found is not None
+    assert (found.manifest.segments, missing_rows(found)) == ([], [])
+
+
+async def test_a_place_has_runs_of_the_segments_of_one_folder(replicas: Replicas, tmp_path: Path) -> None:
+    leader = await replicas.leader("a")
+    await leader.rig.store(1, 0, 3)
+    await leader.rig.log.close()
+    other = await replicas.leader("b")
+    await other.rig.store(1, 3, 1)
+    await other.rig.log.close()
+    manifest = read_manifest(leader.folder)
+    assert manifest.format == CACHE_FORMAT
+    (entry,) = [entry for entry in manifest.segments if entry.rows]
+    run_of(Held(leader.folder, manifest, entry.last_lsn), tmp_path / "backup")
+
+    theirs = read_manifest(other.folder)
+    moved = [structs.replace(entry, number=entry.number + 40) for entry in theirs.segments if entry.rows]
+    last_lsn = moved[-1].last_lsn
+
+    with pytest.raises(Refused, match="in other segments: it is the folder of another broker"):
+        run_of(Held(other.folder, structs.replace(theirs, segments=moved), last_lsn), tmp_path / "backup")
