@@ -2,9 +2,11 @@
 
 A client that asks for messages is a consumer of the queue, also while the queue is empty. A restart forgets the
 consumers, and a consumer that is still there asks again at the end of its wait. Names are the word of a client, so the
-table is bounded by queue and by account: a client beyond a bound is not listed, and receives as before.
+table is bounded by queue and by account: a client beyond a bound takes the room of an idle consumer. Without an idle
+consumer the client is not listed, and receives as before.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import islice
 from typing import Final
@@ -51,22 +53,34 @@ class Consumers:
 
     def __init__(self) -> None:
         self._of_account: dict[str, int] = {}
+        self._tables: dict[str, OrderedDict[int, dict[Actor, Consumer]]] = {}
+        """The tables of an account's queues that have consumers, by identity, the next to be examined first."""
 
-    def add(self, account: str, of_queue: dict[Actor, Consumer], actor: Actor, now_ms: int) -> Consumer:
-        """Return a new consumer; beyond a bound the consumer is in no table."""
+    def find(self, account: str, of_queue: dict[Actor, Consumer], actor: Actor, now_ms: int) -> Consumer:
+        """Return the consumer of a client, a new consumer at its first request; beyond a bound it is in no table."""
+        consumer = of_queue.get(actor)
+        if consumer is not None:
+            return consumer
         consumer = Consumer(actor, now_ms, now_ms)
         if not actor.secret_id:
             return consumer
         if len(of_queue) >= MAX_OF_QUEUE:
             self._make_room(account, of_queue, now_ms)
-        count = self._of_account.get(account, 0)
-        if len(of_queue) < MAX_OF_QUEUE and count < MAX_OF_ACCOUNT:
+        elif self.count(account) >= MAX_OF_ACCOUNT:
+            tables = self._tables[account]
+            identity, table = next(iter(tables.items()))
+            tables.move_to_end(identity)
+            self._make_room(account, table, now_ms)
+        if len(of_queue) < MAX_OF_QUEUE and self.count(account) < MAX_OF_ACCOUNT:
             of_queue[actor] = consumer
-            self._of_account[account] = count + 1
+            self._of_account[account] = self.count(account) + 1
+            self._tables.setdefault(account, OrderedDict())[id(of_queue)] = of_queue
         return consumer
 
     def _make_room(self, account: str, of_queue: dict[Actor, Consumer], now_ms: int) -> None:
-        """Forget the idle ones of a few consumers. The others go behind all, so the next call examines others."""
+        """Forget the idle ones of a few consumers of a queue. The others go behind all, so that the next call examines
+        others.
+        """
         for actor in list(islice(of_queue, EXAMINED)):
             if is_idle(of_queue[actor], now_ms):
                 self.drop(account, of_queue, [actor])
@@ -77,11 +91,14 @@ class Consumers:
         """Forget consumers of a queue that are in its table."""
         for actor in actors:
             del of_queue[actor]
-        left = self._of_account.get(account, 0) - len(actors)
+        left = self.count(account) - len(actors)
         if left:
             self._of_account[account] = left
+            if not of_queue:
+                self._tables[account].pop(id(of_queue), None)
         else:
             self._of_account.pop(account, None)
+            self._tables.pop(account, None)
 
     def count(self, account: str) -> int:
         """Return the number of remembered consumers of an account, over all queues."""

@@ -99,7 +99,7 @@ class Group:
 
     __slots__ = ("actors", "askers", "key", "messages", "operation", "requests", "size")
 
-    def __init__(self, operation: CollectedOperation, key: tuple[int, str, str]) -> None:
+    def __init__(self, operation: CollectedOperation, key: tuple[int, str, str], actors: list[Actor]) -> None:
         self.operation = operation
         self.key = key
         """Order of the operation, account, and name of the queue or topic."""
@@ -107,7 +107,7 @@ class Group:
         """The requests in the core's form."""
         self.askers: list[tuple[Client, int]] = []
         """Client and request id of each request."""
-        self.actors: list[Actor] = []
+        self.actors = actors
         """The client of each request, as records name it: also the client that a gateway states."""
         self.messages = 0
         self.size = 0
@@ -217,14 +217,16 @@ class Collector:
             group = None
         if operation.counts_unread:
             client.unread_receives += 1
+        # In line: a call less in the most frequent requests.
+        actor = client.actor if asked.on_behalf_of is None else client.actor.stating(asked.on_behalf_of)
         if group is None:
-            group = self._groups[key] = Group(operation, key)
+            # With its first client: the group of a lone request takes no call more.
+            group = self._groups[key] = Group(operation, key, [actor])
+        else:
+            group.actors.append(actor)
         self.group_of[client] = group
         group.requests.append(request)
         group.askers.append((client, asked.request_id))
-        stated = asked.on_behalf_of
-        # In line: a call less in the most frequent requests.
-        group.actors.append(client.actor if stated is None else client.actor.stating(stated))
         group.messages += count
         group.size += size
         if size:
@@ -266,12 +268,14 @@ class Collector:
         max_bytes = operation.max_bytes
         if (size if group is None else group.size + size) > max_bytes or self._messages + count > MAX_COLLECTED:
             return 0
+        actors = [client.actor for client in clients]
         if group is None:
-            group = self._groups[key] = Group(operation, key)
+            group = self._groups[key] = Group(operation, key, actors)
+        else:
+            group.actors += actors
         self.group_of.update(dict.fromkeys(clients, group))
         group.requests += run
         group.askers += zip(clients, [asked.request_id for asked in run], strict=True)
-        group.actors += [client.actor for client in clients]
         group.messages += count
         group.size += size
         self.admission.collected_bytes += size

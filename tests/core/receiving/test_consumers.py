@@ -229,6 +229,45 @@ def test_a_client_beyond_the_bound_costs_a_look_at_few_others(rig: Rig, monkeypa
     assert len(queue.consumers) == 50
 
 
+def test_an_idle_consumer_of_another_queue_makes_room_in_a_full_account(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "MAX_OF_ACCOUNT", 6)
+    names = [f"queue-{number}" for number in range(3)]
+    clients = [Actor(ACCOUNT, "AKIDann", f"client {number}") for number in range(4)]
+    for name in names:
+        rig.create(name)
+        for client in clients[:2]:
+            receive(rig, client, name=name)
+    rig.advance(IDLE_MS + 1)
+    # All but a consumer of the last queue still ask.
+    for name in names:
+        receive(rig, clients[0], name=name)
+    for name in names[:2]:
+        receive(rig, clients[1], name=name)
+
+    # A call examines a queue, and an unlisted client asks again and again.
+    for _ in range(3):
+        receive(rig, clients[3], name="q")
+
+    assert [(info.queue, info.name) for info in listed(rig)[1]] == [
+        ("q", "client 3"),
+        *[(name, client) for name in names[:2] for client in ("client 0", "client 1")],
+        ("queue-2", "client 0"),
+    ]
+    receive(rig, clients[2], name="q")
+    assert "client 2" not in consumers(rig)
+    rig.delete_queue("queue-0")
+    rig.delete_queue("queue-1")
+    assert rig.broker.parts.runtime.consumers.count(ACCOUNT) == 2
+
+
+def test_a_receive_that_is_refused_is_a_request_of_a_consumer(rig: Rig) -> None:
+    receive(rig, ANN, most=0)
+
+    assert consumers(rig)["ann"].asked_ms == rig.now_ms
+
+
 def test_many_leases_and_waits_are_not_counted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer_list, "COUNTED", 1)
     rig.send(b"1", b"2")

@@ -33,7 +33,6 @@ from cmqd.core.outcome import (
     ReceiveRequest,
     Waiting,
 )
-from cmqd.core.runtime.consumers import Consumer
 from cmqd.core.runtime.queue import QueueRuntime
 from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.waiters import Waiter
@@ -102,6 +101,7 @@ class Receive:
                     # While these messages travel, the next are read: on demand, a page would need a round trip.
                     self._serving.read_ahead(queue, reads)
                 return Outcome(messages, records, reads=reads)
+        self._note_asked(queue, actors, now_ms)
         if not wait_ms and not index.active_count:
             return Outcome([], records)
         # Asked last, of a receive that would really wait: a client at the limit can still take active messages.
@@ -264,6 +264,7 @@ class Receive:
                 )
             except DomainError as refusal:
                 replies.append(refusal)
+                self._note_asked(queue, actors[place : place + 1], now_ms)
             else:
                 # Counted on within the call: a call with many receives must not exceed the limit of its account.
                 waiting += outcome.reply is WAITING
@@ -271,33 +272,16 @@ class Receive:
                 records += outcome.records
                 reads += outcome.reads
             place += 1
-        self._note_consumers(queue, runtime.consumers, actors, replies, now_ms)
         if runtime.window.cold and index.active_count and not all(isinstance(reply, DomainError) for reply in replies):
             # A call that only refuses changes nothing, so a caller may drop its outcome, reads included.
             self._serving.read_ahead(queue, reads)
         return Outcome(replies, records, reads=reads)
 
-    def _note_consumers(
-        self,
-        queue: Queue,
-        consumers: dict[Actor, Consumer],
-        actors: Sequence[Actor],
-        replies: Sequence[Any],
-        now_ms: int,
-    ) -> None:
-        """Note the clients that asked, and the messages that they got at once; ``serve`` notes later messages."""
-        for place, actor in enumerate(actors):
-            try:
-                consumer = consumers[actor]
-            except KeyError:
-                consumer = self._consumers.add(queue.account, consumers, actor, now_ms)
-            reply = replies[place]
-            # A waiting or refused receive is no list.
-            if reply.__class__ is list and reply:
-                consumer.last_receive_ms = now_ms
-                consumer.received += len(reply)
-            else:
-                consumer.asked_ms = now_ms
+    def _note_asked(self, queue: Queue, actors: Sequence[Actor], now_ms: int) -> None:
+        """Note a client whose receive got no messages at once; ``Serving.take`` notes clients with their messages."""
+        of_queue = self._runtime[queue.queue_id].consumers
+        for actor in actors:
+            self._consumers.find(queue.account, of_queue, actor, now_ms).asked_ms = now_ms
 
     def _receive_together(
         self,

@@ -63,6 +63,7 @@ class Serving:
         self._runtime = runtime.queues
         self._budget = runtime.budget
         self._waiters = runtime.waiters
+        self._consumers = runtime.consumers
         self._lane = runtime.pages.receives
         self._handles = handles
         self._floors = floors
@@ -79,13 +80,15 @@ class Serving:
     ) -> list[ReceivedMessage] | None:
         """Receive the messages at the head of the queue that are in memory, for receives of clients that ask for these
         numbers of messages, at least one receive. The caller deals the messages out from the first receive on.
+        ``actors``: the client of each receive, empty = not known.
 
         Returns None if no message can be received, or if the first body must be read first.
         """
         index = queue.index
         if not index.active_count:
             return None
-        window = self._runtime[queue.queue_id].window
+        runtime = self._runtime[queue.queue_id]
+        window = runtime.window
         in_window = window.messages
         first = index.first_active()
         head = in_window.get(first)
@@ -117,7 +120,25 @@ class Serving:
             numbers.ensure(records, leases=count)
         numbers.next_lease = first_lease + count
         runs = [first, count] if isinstance(positions, range) else pack_runs(positions)
-        named = self._actors.joined(actors, wanted, count, records)
+        if len(actors) == 1:
+            named = self._actors.named(actors[0], records)
+            # ``Consumers.find`` in line, as for the groups below: a call less in each lone receive.
+            try:
+                consumer = runtime.consumers[actors[0]]
+            except KeyError:
+                consumer = self._consumers.find(queue.account, runtime.consumers, actors[0], now_ms)
+            consumer.last_receive_ms = now_ms
+            consumer.received += count
+        else:
+            named = self._actors.joined(actors, wanted, count, records)
+            left = count
+            for actor, share in zip(actors, wanted, strict=False):
+                if not left:
+                    break
+                consumer = self._consumers.find(queue.account, runtime.consumers, actor, now_ms)
+                consumer.last_receive_ms = now_ms
+                consumer.received += min(share, left)
+                left -= min(share, left)
         record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, now_ms + visibility_timeout_ms, named)
         leases = index.apply_received(record)
         # Only a bound, but a good one: the next receive searches for its first message from here, not from the start of
@@ -258,10 +279,6 @@ class Serving:
                 del self._waiters[waiter.waiter_id]
                 stop = start + waiter.max_messages
                 effects.woken.append(Woken(waiter.waiter_id, messages[start:stop]))
-                consumer = runtime.consumers.get(waiter.actor)
-                if consumer is not None:
-                    consumer.last_receive_ms = now_ms
-                    consumer.received += min(stop, len(messages)) - start
                 start = stop
                 if start >= len(messages):
                     break

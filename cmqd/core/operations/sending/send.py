@@ -220,6 +220,10 @@ class Send:
         self._numbers.take_message_ids(len(sizes), records)
         # A replay answers a repeat by ``numbered``; a lone send has all ids of the record, so its number is enough.
         is_lone = len(requests) == 1
+        if is_lone and actors:
+            named = self._actors.named(actors[0], records)
+        else:
+            named = self._actors.joined(actors, counts, len(sizes), records)
         record = MessagesSent(
             queue_id=index.queue_id,
             first_position=index.next_position,
@@ -229,7 +233,7 @@ class Send:
             session=requests[0].session if is_lone else 0,
             sequence=requests[0].sequence if is_lone else 0,
             numbered=[] if is_lone else numbered,
-            actors=self._actors.joined(actors, counts, len(sizes), records),
+            actors=named,
         )
         records.append(record)
         self._store.store(queue, record, bodies)
