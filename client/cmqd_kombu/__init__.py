@@ -30,6 +30,8 @@ from cmqd_types.sentences import missing_extra
 try:
     from kombu.transport import TRANSPORT_ALIASES
 
+    # Now, because Celery tells the name of a worker before the worker makes a transport.
+    import cmqd_kombu.worker_names as _worker_names  # pyright: ignore[reportUnusedImport]  # noqa: F401
     from cmqd_kombu.options import SCHEME
 except ModuleNotFoundError as _missing:
     raise missing_extra("cmqd_kombu", "celery", _missing) from None

@@ -18,6 +18,7 @@ from cmqd_kombu import loop_thread
 from cmqd_kombu.consuming import Consuming, Delivery
 from cmqd_kombu.options import Options
 from cmqd_kombu.routing import Routing
+from cmqd_kombu.worker_names import worker_name
 
 if TYPE_CHECKING:
     from cmqd_kombu.channel import Channel
@@ -209,7 +210,12 @@ def _find_server(address: Address, timeout: float) -> None:
 
 async def _open(address: Address, tls: Any, options: Options, connect_timeout: float) -> tuple[Client, Routing]:
     client = connect(
-        address, tls=tls, connections=options.connections, connect_timeout=connect_timeout, product="cmqd-kombu"
+        address,
+        tls=tls,
+        connections=options.connections,
+        connect_timeout=connect_timeout,
+        product="cmqd-kombu",
+        name=worker_name() if address.name is None else None,
     )
     try:
         async with asyncio.timeout(connect_timeout):

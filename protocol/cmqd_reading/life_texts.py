@@ -69,7 +69,7 @@ def _in_queue(event: LifeEvent) -> str:
         case LifeKind.REWOUND:
             return f"rewound{_by(event)}: active again"
         case LifeKind.DEAD_LETTERED:
-            reason = _DEAD.get(event.reason, event.reason) + (f' "{event.text}"' if event.text else "")
+            reason = _DEAD.get(event.reason, event.reason) + (f" {_quoted(event.text)}" if event.text else "")
             return f"dead letter: {reason}{_by(event)}, after {_receives(event)}; now {printed_id(event.message_id)}"
         case LifeKind.REDRIVEN:
             return f"redriven from {event.from_queue}{_by(event)}; now {printed_id(event.message_id)}"
@@ -125,7 +125,13 @@ def _client(actor: Actor) -> str:
     """Return the client as text: its own name beside the key, which is proved."""
     key = actor.secret_id
     short = key if len(key) <= _SHORT_KEY else f"{key[:4]}...{key[-2:]}"
-    return f"{actor.name} ({short})" if actor.name else f"key {short}"
+    # In quotes: a name is the client's own word, and may look like another part of the line.
+    return f"{_quoted(actor.name)} ({short})" if actor.name else f"key {short}"
+
+
+def _quoted(text: str) -> str:
+    """Return words of a client in quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _subscription(event: LifeEvent) -> str:

@@ -13,9 +13,15 @@ MAX_CLIENT_NAME: Final = 128
 """Characters of the name of a client, which have up to four bytes each."""
 MAX_CLIENT_HOST: Final = 64
 """Characters of a stated host: an IPv6 address with a scope, or most names of machines."""
-NAME_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]*\Z"
-"""No control characters, line ends or marks of direction, because names stand in tables, logs and terminals; and no
-surrogates, which UTF-8 cannot have."""
+INVISIBLE: Final = (
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    r"\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""Line ends and marks of direction, and the characters without a form of their own (Unicode's
+``Default_Ignorable_Code_Point``): joiners and spaces without width, fillers, selectors of variants, tags."""
+NAME_PATTERN: Final = rf"^[^\x00-\x1f\x7f-\x9f{INVISIBLE}\ud800-\udfff]*\Z"
+"""No control characters and none that is invisible, because names stand in tables, logs and terminals, and different
+names must not look alike; and no surrogates, which UTF-8 cannot have."""
 HOST_PATTERN: Final = r"^[0-9A-Za-z._:%-]*\Z"
 
 PATTERNS: Final = {

@@ -263,9 +263,9 @@ def test_the_clients_of_a_live_log_and_of_a_sealed_log_are_named(cmq: Cmq, tmp_p
 
     for ran in (live, sealed, over_the_wire):
         sent, received, deleted = ran.out.splitlines()[1:]
-        assert "sent, 3 bytes, by checkout 3.2 (AKID" in sent
-        assert "received by worker-2 (AKID" in received
-        assert "deleted by worker-2 (AKID" in deleted
+        assert 'sent, 3 bytes, by "checkout 3.2" (AKID' in sent
+        assert 'received by "worker-2" (AKID' in received
+        assert 'deleted by "worker-2" (AKID' in deleted
     found = cmq("history", message_id, "--path", str(tmp_path / "data"), "--output", "json").json[0]["events"]
     assert [event["actor"]["name"] for event in found] == ["checkout 3.2", "worker-2", "worker-2"]
 

@@ -38,6 +38,12 @@ def test_the_default_name_is_program_and_host(monkeypatch: pytest.MonkeyPatch, a
 
 def test_a_text_becomes_a_name() -> None:
     assert fitting_name("a\nb\u202ec") == "a?b?c"
+    # Invisible characters: a soft hyphen, a joiner, a space without width, a filler, a variant, a tag.
+    for character in "\u00ad\u200d\u200b\ufeff\u3164\ufe0f\U000e0041":
+        assert fitting_name(f"worker{character}") == "worker?"
+        with pytest.raises(ValueError, match="printable"):
+            connect("cmq://a:b@h", name=f"worker{character}")
+    assert fitting_name("größe 東京 ☕") == "größe 東京 ☕"
     assert fitting_name("ü" * 200) == "ü" * 128
 
 

@@ -391,9 +391,9 @@ def test_clients_are_told_where_the_rows_name_them() -> None:
 
     assert texts(first) == [
         "sent, 1 byte, by key AKID...7c",
-        "received by worker-2 (AKID...e1), lease until +1 s",
-        "lease ended without an answer of worker-2 (AKID...e1)",
-        "received by client 9 (AKID), lease until +1 s, receive 2",
+        'received by "worker-2" (AKID...e1), lease until +1 s',
+        'lease ended without an answer of "worker-2" (AKID...e1)',
+        'received by "client 9" (AKID), lease until +1 s, receive 2',
         "lease changed by key AKID...7c, until +4 s",
         "given back by key AKID...7c",
         "received, lease until +4 s, receive 3",

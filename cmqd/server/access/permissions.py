@@ -49,6 +49,11 @@ class Permissions:
         """True if the patterns match all names, also names that do not exist yet."""
         return self._match is None
 
+    @property
+    def sees_hosts(self) -> bool:
+        """True if lists and histories show the addresses of the clients of the account."""
+        return self.covers_every_name and Role.MANAGE in self.roles
+
     def allows_name(self, name: str) -> bool:
         """Return True if a pattern matches the whole name."""
         return self._match is None or self._match(name) is not None

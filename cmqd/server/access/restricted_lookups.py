@@ -42,6 +42,7 @@ class ComparedNames:
 
     def __init__(self, permissions: Permissions) -> None:
         self.roles = permissions.roles
+        self.sees_hosts = permissions.sees_hosts
         self.permissions = permissions
         self._shows: dict[str, bool] = {}
         self._lacking: dict[str, None] = {}

@@ -46,6 +46,11 @@ class Names(Protocol):
         """The roles of the key."""
         ...
 
+    @property
+    def sees_hosts(self) -> bool:
+        """True if the key sees the addresses of clients."""
+        ...
+
     def allows_name(self, name: str) -> bool:
         """Return True if the key sees a name."""
         ...
@@ -223,6 +228,8 @@ def _message_deliveries(seen: Names, reply: wire.MessageDeliveries) -> wire.Mess
 
 
 def _message_history(seen: Names, reply: wire.MessageHistory) -> wire.MessageHistory:
+    sees_hosts = seen.sees_hosts
+
     def shown(event: LifeEvent) -> LifeEvent:
         # The subscription belongs to the topic, whose name stands beside it.
         topic = event.from_queue if event.kind == LifeKind.COPIED else event.queue
@@ -234,8 +241,7 @@ def _message_history(seen: Names, reply: wire.MessageHistory) -> wire.MessageHis
             subscription=HIDDEN if is_hidden else event.subscription,
             schedule=_name(seen, event.schedule),
             text=_last_error(seen, event.text) or "" if event.kind == LifeKind.DELIVERY_FAILED else event.text,
-            # Addresses of machines are for keys without restriction, as in the audit trail.
-            actor=None if event.actor is None else replace(event.actor, host="", stated_by=""),
+            actor=event.actor if event.actor is None or sees_hosts else replace(event.actor, host="", stated_by=""),
         )
 
     places = [replace(place, queue=_name(seen, place.queue)) for place in reply.places]

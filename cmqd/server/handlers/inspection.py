@@ -188,7 +188,7 @@ class Inspection:
             client.park(request)
             return
         permissions = client.permissions
-        shows_hosts = permissions is None or permissions.covers_every_name
+        shows_hosts = permissions is None or permissions.sees_hosts
         steps = self.broker.list_consumers(
             account=_account(client),
             queue=request.only_queue,

@@ -217,10 +217,9 @@ class Collector:
             group = None
         if operation.counts_unread:
             client.unread_receives += 1
-        # In line: a call less in the most frequent requests.
+        # In line, and in a new group without an append: two calls less in the most frequent requests.
         actor = client.actor if asked.on_behalf_of is None else client.actor.stating(asked.on_behalf_of)
         if group is None:
-            # With its first client: the group of a lone request takes no call more.
             group = self._groups[key] = Group(operation, key, [actor])
         else:
             group.actors.append(actor)

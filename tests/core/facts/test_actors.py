@@ -90,24 +90,24 @@ def test_one_client_for_all_messages_is_its_number_alone(table: Table) -> None:
 
 
 def test_lone_records_of_a_client_share_the_list_of_its_number(table: Table) -> None:
-    field = table.actors.named(SHOP, table.records)
+    field = table.actors.joined([SHOP], [1], 1, table.records)
 
     assert field == [1]
-    assert table.actors.named(SHOP, table.records) is field
+    assert table.actors.joined([SHOP], [1], 1, table.records) is field
     assert table.records == [ActorSeen(1, SHOP)]
     # A replay can give the number anew, behind a checkpoint from before the client was forgotten.
     table.actors.apply(ActorSeen(7, SHOP))
-    assert table.actors.named(SHOP, table.records) == [7]
-    assert table.actors.named(NO_ACTOR, table.records) == []
+    assert table.actors.joined([SHOP], [1], 1, table.records) == [7]
+    assert table.actors.joined([NO_ACTOR], [1], 1, table.records) == []
 
 
 def test_an_actor_of_a_lone_record_is_of_the_present_generation(table: Table) -> None:
-    table.actors.named(SHOP, table.records)
+    table.actors.joined([SHOP], [1], 1, table.records)
     table.checkpoint(10, 10)
-    table.actors.named(SHOP, table.records)
+    table.actors.joined([SHOP], [1], 1, table.records)
     table.checkpoint(20, 20)
 
-    assert table.actors.named(SHOP, table.records) == [1]
+    assert table.actors.joined([SHOP], [1], 1, table.records) == [1]
 
 
 def test_clients_stand_in_the_order_of_their_messages(table: Table) -> None:

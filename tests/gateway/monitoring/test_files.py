@@ -248,6 +248,12 @@ def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
         taken |= cells
 
 
+def test_the_dashboard_shows_consumers_and_backups() -> None:
+    expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+    shown = {name for expression in expressions for name in names_in(expression)}
+    assert shown >= {"cmqd_queue_consumers", "cmqd_backup_age_seconds", "cmqd_backup_gaps_total"}
+
+
 def promtool(*arguments: str, text: bytes | None = None) -> "subprocess.CompletedProcess[bytes]":
     assert PROMTOOL is not None
     return subprocess.run([PROMTOOL, *arguments], input=text, capture_output=True, check=False, timeout=60)

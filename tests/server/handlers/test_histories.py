@@ -155,14 +155,16 @@ async def test_names_outside_the_patterns_of_the_key_are_hidden(rig: ServerRig) 
     assert code_of(await asked(rig, stranger, ids[1])) == "message_not_found"
 
 
-async def test_clients_are_told_and_their_hosts_to_keys_without_restriction(rig: ServerRig) -> None:
+async def test_clients_are_told_and_their_hosts_to_keys_that_manage_every_name(rig: ServerRig) -> None:
     client = await rig.client()
     await client.expect(wire.QueueInfo, wire.CreateQueue, "orders", {})
     (sent,) = await client.send("orders", b"x")
     await client.receive("orders")
     reader = await rig.client(await rig.accounts.create_role_key("admin", None, ["read"], ["orders"], 1))
 
-    whole, restricted = [(await history(rig, each, sent)).events for each in (client, reader)]
+    keys = [(["read"], ["*"]), (["read", "manage"], ["ord*"]), (["read", "manage"], ["*"])]
+    others = [await rig.client(await rig.accounts.create_role_key("admin", None, *key, 1)) for key in keys]
+    whole, restricted, *more = [(await history(rig, each, sent)).events for each in (client, reader, *others)]
 
     # The receive is in a row without the record that gives the client its number: the core has the client.
     actors = [event.actor for event in whole]
@@ -170,7 +172,9 @@ async def test_clients_are_told_and_their_hosts_to_keys_without_restriction(rig:
     assert actors[0].secret_id.startswith("AKID")
     assert actors[0].host
     assert actors == [actors[0]] * 2
-    assert [event.actor for event in restricted] == [structs.replace(actors[0], host="", stated_by="")] * 2
+    without_host = [structs.replace(actors[0], host="", stated_by="")] * 2
+    assert [event.actor for event in restricted] == without_host
+    assert [[event.actor for event in events] for events in more] == [without_host, without_host, actors]
 
 
 async def test_keys_of_administrative_operations_are_told(rig: ServerRig) -> None:

@@ -38,7 +38,7 @@ from cmqd.core.runtime.runtime import Runtime
 from cmqd.core.runtime.waiters import Waiter
 from cmqd_fold.leases import InFlight
 from cmqd_segment.records import AnyRecord
-from cmqd_types.actors import Actor
+from cmqd_types.actors import NO_ACTOR, Actor
 from cmqd_types.messages import ReceivedMessage
 
 
@@ -117,9 +117,8 @@ class Receive:
             now_ms + wait_ms,
             now_ms,
             overdue=not wait_ms,
+            actor=actors[0] if actors else NO_ACTOR,
         )
-        if actors:
-            waiter.actor = actors[0]
         self._put_in_line(runtime, waiter)
         if index.active_count:
             self._serving.want_page(queue, reads)

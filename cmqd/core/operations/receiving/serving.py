@@ -80,15 +80,13 @@ class Serving:
     ) -> list[ReceivedMessage] | None:
         """Receive the messages at the head of the queue that are in memory, for receives of clients that ask for these
         numbers of messages, at least one receive. The caller deals the messages out from the first receive on.
-        ``actors``: the client of each receive, empty = not known.
 
         Returns None if no message can be received, or if the first body must be read first.
         """
         index = queue.index
         if not index.active_count:
             return None
-        runtime = self._runtime[queue.queue_id]
-        window = runtime.window
+        window = self._runtime[queue.queue_id].window
         in_window = window.messages
         first = index.first_active()
         head = in_window.get(first)
@@ -120,25 +118,7 @@ class Serving:
             numbers.ensure(records, leases=count)
         numbers.next_lease = first_lease + count
         runs = [first, count] if isinstance(positions, range) else pack_runs(positions)
-        if len(actors) == 1:
-            named = self._actors.named(actors[0], records)
-            # ``Consumers.find`` in line, as for the groups below: a call less in each lone receive.
-            try:
-                consumer = runtime.consumers[actors[0]]
-            except KeyError:
-                consumer = self._consumers.find(queue.account, runtime.consumers, actors[0], now_ms)
-            consumer.last_receive_ms = now_ms
-            consumer.received += count
-        else:
-            named = self._actors.joined(actors, wanted, count, records)
-            left = count
-            for actor, share in zip(actors, wanted, strict=False):
-                if not left:
-                    break
-                consumer = self._consumers.find(queue.account, runtime.consumers, actor, now_ms)
-                consumer.last_receive_ms = now_ms
-                consumer.received += min(share, left)
-                left -= min(share, left)
+        named = self._actors.joined(actors, wanted, count, records)
         record = MessagesReceived(index.queue_id, runs, first_lease, now_ms, now_ms + visibility_timeout_ms, named)
         leases = index.apply_received(record)
         # Only a bound, but a good one: the next receive searches for its first message from here, not from the start of
@@ -148,12 +128,18 @@ class Serving:
         if self._lease_buckets.size > self._lease_sweep.sweep_above:
             # Paid for by receives, because receives add the entries. A sweep by time alone could fall behind them.
             self._lease_sweep.sweep(now_ms)
-        return self._hand_out(queue, positions, record, leases)
+        return self._hand_out(queue, positions, record, leases, actors, wanted)
 
     def _hand_out(
-        self, queue: Queue, positions: Sequence[int], record: MessagesReceived, leases: list[InFlight]
+        self,
+        queue: Queue,
+        positions: Sequence[int],
+        record: MessagesReceived,
+        leases: list[InFlight],
+        actors: Sequence[Actor],
+        wanted: Sequence[int],
     ) -> list[ReceivedMessage]:
-        """Take the bodies of a record out of memory, as messages for consumers.
+        """Take the bodies of a record out of memory, as messages for consumers, and note the consumers.
 
         Bodies that were handed out are not kept. After a lost lease they are read from the log again, which is rare;
         kept, they would take the memory from messages that were never received.
@@ -185,7 +171,30 @@ class Serving:
                 )
             )
         runtime.received_bytes += size
+        try:
+            (actor,) = actors
+            consumer = runtime.consumers[actor]
+        except (ValueError, KeyError):
+            self._note_consumers(queue, actors, wanted, len(received), record.received_ms)
+        else:
+            # The usual receive, in line: a known client alone.
+            consumer.last_receive_ms = record.received_ms
+            consumer.received += len(received)
         return received
+
+    def _note_consumers(
+        self, queue: Queue, actors: Sequence[Actor], wanted: Sequence[int], left: int, now_ms: int
+    ) -> None:
+        """Note the clients that get messages, in the order in which the messages are dealt out."""
+        of_queue = self._runtime[queue.queue_id].consumers
+        for actor, share in zip(actors, wanted, strict=False):
+            consumer = self._consumers.find(queue.account, of_queue, actor, now_ms)
+            consumer.last_receive_ms = now_ms
+            # A client at the end of the line may get fewer than it asked for.
+            consumer.received += min(share, left)
+            left -= share
+            if left <= 0:
+                return
 
     def _pass_expired(self, queue: Queue, records: list[AnyRecord], now_ms: int) -> int:
         """Expire the messages at the head; return the first active position behind them, -1 if there is none."""

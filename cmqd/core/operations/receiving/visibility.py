@@ -79,7 +79,7 @@ class Visibility:
                 by_deadline.setdefault(cut_ms, []).append(lease)
         # A record has one deadline. All records share the row, so a crash keeps every change of the request or none.
         records: list[AnyRecord] = []
-        named = self._actors.named(actor, records)
+        named = self._actors.joined([actor], (1,), 1, records)
         for deadline_ms, some in by_deadline.items():
             record = VisibilityChanged(index.queue_id, runs_of(some), deadline_ms, named)
             index.leases.change(record)
@@ -111,7 +111,7 @@ class Visibility:
             return Outcome(HandlesDone(failures))
         # Applied before dead letters are searched for, because the search takes active messages alone.
         effects = Effects()
-        named = self._actors.named(actor, effects.records)
+        named = self._actors.joined([actor], (1,), 1, effects.records)
         record = MessagesReleased(queue.queue_id, runs_of(list(leases)), counted, named)
         queue.index.apply_returned(record)
         effects.records.append(record)

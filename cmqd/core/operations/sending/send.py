@@ -213,17 +213,14 @@ class Send:
                 replies += _consecutive_ids(counts, next_id)
         else:
             sizes, bodies, numbered = self._examined(queue, requests, is_within, replies, now_ms)
-            if not sizes:
+            count = len(sizes)
+            if not count:
                 return Outcome(replies)
             counts = _new_of_each(replies[-len(requests) :], next_id)
         records: list[AnyRecord] = []
         self._numbers.take_message_ids(len(sizes), records)
         # A replay answers a repeat by ``numbered``; a lone send has all ids of the record, so its number is enough.
         is_lone = len(requests) == 1
-        if is_lone and actors:
-            named = self._actors.named(actors[0], records)
-        else:
-            named = self._actors.joined(actors, counts, len(sizes), records)
         record = MessagesSent(
             queue_id=index.queue_id,
             first_position=index.next_position,
@@ -233,7 +230,7 @@ class Send:
             session=requests[0].session if is_lone else 0,
             sequence=requests[0].sequence if is_lone else 0,
             numbered=[] if is_lone else numbered,
-            actors=named,
+            actors=self._actors.joined(actors, counts, count, records),
         )
         records.append(record)
         self._store.store(queue, record, bodies)

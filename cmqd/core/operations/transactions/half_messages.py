@@ -160,7 +160,7 @@ class Transactions:
             sequence=request.sequence,
             half=True,
             dedup_ids=batch.dedup_ids,
-            actors=self._actors.named(actor, records),
+            actors=self._actors.joined([actor], repeat(1), 1, records),
         )
         self._store.store(queue, record, batch.bodies)
         records.append(record)

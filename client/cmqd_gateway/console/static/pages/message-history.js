@@ -142,9 +142,12 @@ function detailsView(event) {
 }
 
 /** Return the client of an event: its name is its own word, the key beside the name is proved. */
-function clientView({ client_name: name, client_key: key, client_host: host }) {
-  const client = name === '' ? key : `${visible(name)} (${key})`;
-  return host === '' ? t('history.by', { client }) : t('history.by-host', { client, host });
+function clientView({ client_name: name, client_key: key, client_host: host, client_stated_by: peer }) {
+  const client = name === '' ? key : `"${visible(name)}" (${key})`;
+  if (host === '') {
+    return t('history.by', { client });
+  }
+  return peer === '' ? t('history.by-host', { client, host }) : t('history.by-stated-host', { client, host, peer });
 }
 
 function nameView(name, isTopic) {

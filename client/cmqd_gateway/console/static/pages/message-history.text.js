@@ -20,6 +20,7 @@ export default {
   'history.as-of': ['As of row {row} of the log, {time}.', '截至日志第 {row} 行，{time}。'],
   'history.by': ['by {client}', '由 {client}'],
   'history.by-host': ['by {client} on {host}', '由 {client}（{host}）'],
+  'history.by-stated-host': ['by {client} on {host}, stated by {peer}', '由 {client}（{host}，由 {peer} 声明）'],
   'history.moved': ['from {queue}', '来自 {queue}'],
   'history.subscription': ['subscription {name}', '订阅 {name}'],
   'history.schedule': ['schedule {name}', '定时任务 {name}'],
