@@ -287,7 +287,7 @@ class DiskRules(MessageRules):
         assert self.broker.facts.clock_offset_ms == offset_ms
 
     @rule(accounts=st.lists(st.sampled_from("abc"), min_size=1, max_size=4))
-    def administer(self, accounts: list[str]) -> None:
+    def use_keys(self, accounts: list[str]) -> None:
         """Operations of keys leave entries in the audit trail, which is bounded."""
         for account in accounts:
             action = AuditAction(account, account, "key", "10.0.0.1:5", "clear_queue", "orders", "")

@@ -1,7 +1,7 @@
 """The lives of messages: the events that the log tells of a message, against the calls that the model noted."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from model.judge import Judge
 
@@ -23,25 +23,37 @@ _STATES = {
 
 
 def check_lives(machine: Judge) -> None:
-    """Check the lives of the messages of an example; half messages and their commits share an id."""
+    """Check the lives of the messages of an example."""
+    by_id = messages_by_id(machine)
+    ids = sorted(by_id)
+    rows = machine.log.rows
+    for message_id in ids[:: len(ids) // MOST_LIVES + 1]:
+        path = path_to(rows, message_id)
+        check_life(machine, by_id, path, life_of(rows, path))
+
+
+def messages_by_id(machine: Judge) -> dict[int, list[NaiveMessage]]:
+    """The messages that ever were in a queue; half messages and their commits share an id."""
     by_id: defaultdict[int, list[NaiveMessage]] = defaultdict(list)
     for queue in machine.queues + machine.gone_queues:
         for message in queue.everything:
             by_id[message.message_id].append(message)
-    ids = sorted(by_id)
-    rows = machine.log.rows
-    for message_id in ids[:: len(ids) // MOST_LIVES + 1]:
-        path = [message_id, *_parents(rows, message_id)][::-1]
-        history = life_of(rows, path)
-        assert [event.lsn for event in history.events] == sorted(event.lsn for event in history.events)
-        told: defaultdict[int, list[str]] = defaultdict(list)
-        for event in history.events:
-            told[event.message_id].append(shown(event))
-        assert told.keys() >= set(path)
-        for each, calls in told.items():
-            if each in by_id:
-                assert calls == [call for message in by_id[each] for call in message.calls]
-        _check_places(machine, history)
+    return by_id
+
+
+def check_life(
+    machine: Judge, by_id: Mapping[int, Sequence[NaiveMessage]], path: Sequence[int], history: MessageHistory
+) -> None:
+    """Check a history against the calls that the model noted; ``path``: the message's ids, oldest first."""
+    assert [event.lsn for event in history.events] == sorted(event.lsn for event in history.events)
+    told: defaultdict[int, list[str]] = defaultdict(list)
+    for event in history.events:
+        told[event.message_id].append(shown(event))
+    assert told.keys() >= set(path)
+    for each, calls in told.items():
+        if each in by_id:
+            assert calls == [call for message in by_id[each] for call in message.calls]
+    _check_places(machine, history)
 
 
 def life_of(rows: Sequence[Sequence[AnyRecord]], path: Sequence[int]) -> MessageHistory:
@@ -57,14 +69,14 @@ def shown(event: LifeEvent) -> str:
     return f"received {event.receive_count}" if event.kind == LifeKind.RECEIVED else event.kind
 
 
-def _parents(rows: Sequence[Sequence[AnyRecord]], message_id: int) -> list[int]:
-    parents: list[int] = []
-    while message_id:
-        birth = next(birth for records in rows if (birth := birth_in(records, message_id)) is not None)
-        message_id = birth.parent_id
-        if message_id:
-            parents.append(message_id)
-    return parents
+def path_to(rows: Sequence[Sequence[AnyRecord]], message_id: int) -> list[int]:
+    """The ids of a message, oldest first: a moved message and a copy have a former id."""
+    path = [message_id]
+    while True:
+        birth = next(birth for records in rows if (birth := birth_in(records, path[0])) is not None)
+        if not birth.parent_id:
+            return path
+        path.insert(0, birth.parent_id)
 
 
 def _check_places(machine: Judge, history: MessageHistory) -> None:

@@ -112,7 +112,7 @@ class BrokerMachine(DiskRules):
             return
         self.sessions.forget(set(self.broker.facts.promises.sessions.keys()), self.now_ms)
         for queue in self.queues:
-            queue.settle_time(self.now_ms)
+            queue.settle_time(self.now_ms, is_read=any(read.queue_id == queue.queue_id for read in self.reads))
             index = self.broker.queues[queue.queue_id].index
             assert list(index.live) == list(queue.messages)
             counts = self.broker.queue_info(queue.account, queue.name).counts

@@ -173,5 +173,5 @@ class RewindMachine(BrokerMachine):
         assert not self.rewinds, "a rewind was never answered"
         for queue in self.queues:
             count = self.broker.queue_info(queue.account, queue.name).counts["rewindable"]
-            at_most = queue.rewindable(self.now_ms - REWIND_GRAIN_MS)
+            at_most = queue.rewindable(self.now_ms - REWIND_GRAIN_MS, or_forgotten=True)
             assert count <= len(at_most), "what can no longer be rewound is not forgotten"

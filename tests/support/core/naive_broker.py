@@ -270,13 +270,15 @@ class NaiveQueue:
     def is_expired(self, message: NaiveMessage, now_ms: int) -> bool:
         return message.enqueue_ms + self.attributes["retention_ms"] <= now_ms
 
-    def rewindable(self, now_ms: int) -> dict[int, NaiveMessage]:
-        """Deleted messages in the window of rewinding, by position."""
+    def rewindable(self, now_ms: int, *, or_forgotten: bool = False) -> dict[int, NaiveMessage]:
+        """Deleted messages in the window of rewinding, by position; with ``or_forgotten`` also those that may be gone."""
         first_ms = now_ms - self.attributes["rewind_ms"]
         return {
             position: message
             for position, message in self.deleted.items()
-            if message.enqueue_ms >= first_ms and not message.is_forgotten and not self.is_expired(message, now_ms)
+            if message.enqueue_ms >= first_ms
+            and (or_forgotten or not message.is_forgotten)
+            and not self.is_expired(message, now_ms)
         }
 
     # ------------------------------------------------------------------ changing
@@ -623,15 +625,20 @@ class NaiveQueue:
                 found += 1
         return found
 
-    def settle_time(self, now_ms: int) -> None:
-        """Every tick that was due has been made."""
+    def settle_time(self, now_ms: int, *, is_read: bool) -> None:
+        """Every tick that was due has been made.
+
+        Args:
+            now_ms: the time.
+            is_read: bodies of the queue are being read: a receive whose wait is over stays until its read returns.
+        """
         for message in self.due(now_ms):
             message.come_back(now_ms)
         late = [message for message in self.messages.values() if self.is_expired(message, now_ms - STEP_GRAIN_MS)]
         held = min((message.position for message in self.messages.values() if message.rejected_by), default=None)
         late = [message for message in late if held is None or message.position < held]
         assert not late, "not gone long after their retention"
-        assert not any(
+        assert is_read or not any(
             receive.waits and receive.is_over(now_ms)
             for receive in self.line
             if not self.active()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import structs
 
@@ -22,7 +22,7 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, QueueCreated
 from cmqd_types.attributes import QueueAttributes
-from support.core.builders import Rig
+from support.core.builders import NaiveLog
 from support.storage.log_rig import NOW_MS, ForkedPlace, LogRig, body
 
 Row: TypeAlias = tuple[Sequence[AnyRecord], Sequence[bytes], int]
@@ -131,7 +131,13 @@ def forget_names(folder: Path) -> None:
     write_manifest(folder, structs.replace(manifest, segments=segments, names=[]))
 
 
-def rows_of(rig: Rig) -> list[Row]:
+class HasLog(Protocol):
+    """A broker of the core with its log."""
+
+    log: NaiveLog
+
+
+def rows_of(rig: HasLog) -> list[Row]:
     """The rows of a broker of the core, to be written to disk with the same numbers."""
     rows: list[Row] = []
     for records in rig.log.rows:
