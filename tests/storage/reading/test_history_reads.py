@@ -8,14 +8,18 @@ import aiosqlite
 import pytest
 from msgspec import structs
 
+from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.reading import pager
 from cmqd.storage.reading.pager import ActorsRead
+from cmqd.storage.reading.reading_connection import open_reading
 from cmqd_reading.life_events import unnamed_number
 from cmqd_segment.manifest import read_manifest
-from cmqd_segment.records import ActorSeen, MessagesReceived, MessagesReleased
+from cmqd_segment.records import ActorSeen, MessagesReceived, MessagesReleased, QueueCreated
 from cmqd_segment.schema import ACTORS_TABLE
 from cmqd_types.actors import Actor
+from cmqd_types.attributes import QueueAttributes
 from cmqd_types.histories import LifeKind
-from support.storage.log_rig import NOW_MS, LogRig, OpenProcess, deleted
+from support.storage.log_rig import NOW_MS, InProcess, LogRig, OpenProcess, deleted, settings_for
 
 pytestmark = pytest.mark.system
 
@@ -76,6 +80,41 @@ async def test_segments_that_do_not_name_the_message_are_left_out(open_process: 
         (LifeKind.ROWS_MISSING, lsns[1], lsns[1]),
         (LifeKind.DELETED, 0, 0),
     ]
+
+
+async def test_only_the_segments_that_name_the_message_are_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[int] = []
+
+    async def noted(path: Path, *, sealed: bool) -> aiosqlite.Connection:
+        opened.append(int(path.stem))
+        return await open_reading(path, sealed=sealed)
+
+    monkeypatch.setattr(pager, "open_reading", noted)
+    process = InProcess()
+    rig = LogRig(StorageProcessLog(settings_for(folder), process.start))
+    try:
+        await rig.open()
+        # Segments are searched for a name that is not known.
+        rig.log.append([QueueCreated(1, "owner", "orders", QueueAttributes(), NOW_MS)], [], NOW_MS)
+        for first in range(0, 60, 10):
+            for position in range(first, first + 10):
+                await rig.store(1, position, 1)
+            if first == 40:
+                rig.log.append([deleted(1, 3, 1)], [], NOW_MS)
+                await rig.commit()
+            await rig.log.seal_now()
+
+        assert await told(rig, 3) == [(LifeKind.SENT, 0, 0), (LifeKind.DELETED, 0, 0)]
+        assert opened == [1, 5]
+        opened.clear()
+        assert await told(rig, 33) == [(LifeKind.SENT, 0, 0)]
+        assert opened == [4]
+    finally:
+        await rig.log.close()
+        assert process.task is not None
+        await process.task
 
 
 async def test_clients_of_sealed_rows_are_found_in_the_tables_of_their_segments(open_process: OpenProcess) -> None:
