@@ -139,6 +139,8 @@ def search_by_id(message_id: int, extent: Extent, told: Told) -> Search:
     if start:
         # The former id is of a row that is not readable. The moved message tells of it.
         return (yield from _life(path[1:], start, extent, told, is_stored=True))
+    if not extent.missing:
+        return None
     below = yield from _holder(message_id, _lowest_id, 1, extent.last_lsn, is_of_stores=True)
     first_lsn = 1 if below is None else below[0] + 1
     after = yield from _next(first_lsn, extent.last_lsn, _lowest_id, is_of_stores=True)
