@@ -19,7 +19,7 @@ from cmqd_reading.naming import NamedMessages
 from cmqd_segment.manifest import SegmentEntry, SegmentState, SideEntry
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import encode_records
-from cmqd_segment.side import SideHistory, SideIds, SideSource
+from cmqd_segment.side import SideHistory, SideIds
 from support.core.busy_rig import busy_rig
 
 SEGMENTS = 12
@@ -48,13 +48,9 @@ class Log:
         for records in rows:
             for birth in births_in(records):
                 positions.setdefault(birth.source_id, []).append(birth.position)
-        sources = [
-            SideSource(each, "owner", "", False, len(stored), 0, min(stored), [], [])
-            for each, stored in sorted(positions.items())
-        ]
-        named = NamedMessages(sources)
-        for lsn, records in enumerate(rows, first_lsn):
-            named.add_row(lsn, encode_records(records))
+        named = NamedMessages((each, min(stored), max(stored) + 1) for each, stored in sorted(positions.items()))
+        counts = [sum(1 for _ in births_in(records)) for records in rows]
+        named.add_rows([(first_lsn + n, counts[n], encode_records(records)) for n, records in enumerate(rows)])
         key = f"{number:064x}"
         last_lsn = first_lsn + len(rows) - 1
         side = SideEntry(1, key)
