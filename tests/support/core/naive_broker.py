@@ -271,7 +271,7 @@ class NaiveQueue:
         return message.enqueue_ms + self.attributes["retention_ms"] <= now_ms
 
     def rewindable(self, now_ms: int, *, or_forgotten: bool = False) -> dict[int, NaiveMessage]:
-        """Deleted messages in the window of rewinding, by position; with ``or_forgotten`` also those that may be gone."""
+        """Deleted messages in the window of rewinding, by position; ``or_forgotten``: also those that may be gone."""
         first_ms = now_ms - self.attributes["rewind_ms"]
         return {
             position: message

@@ -1,4 +1,4 @@
-"""No rule of a machine hides a rule of its bases: an example would lack the hidden rule without a word."""
+"""No rule of a machine of ``tests/model`` hides a rule of its bases."""
 
 import ast
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ def is_rule(item: ast.stmt) -> bool:
 def test_no_rule_hides_a_rule_of_a_base() -> None:
     classes = {
         item.name: item
-        for file in Path(__file__).parent.glob("*.py")
+        for file in (Path(__file__).parent / "model").glob("*.py")
         for item in ast.parse(file.read_text()).body
         if isinstance(item, ast.ClassDef)
     }
