@@ -49,6 +49,8 @@ WAIT_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 0.2
 SEGMENTS_SEARCHED: Final = 64
 """Number of sealed segments, newest first, that are searched for names and actors, as by a seal of the broker."""
+_CHANGED: Final = ("SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_READONLY")
+"""Errors of a segment that was dropped, or is being sealed, since the manifest was read."""
 _UNSEALED: Final = (SegmentState.PREPARED, SegmentState.ACTIVE, SegmentState.RETIRED)
 
 
@@ -121,11 +123,13 @@ def _gather(folder: Path, work: Path, lsn: int) -> Held:
         (work / MANIFEST_NAME).symlink_to((folder / MANIFEST_NAME).resolve())
         names = _Names(folder, sealed, checkpoints)
         own = [own for entry in unsealed if (own := _sealed_copy(folder, work, entry, last_lsn, names)) is not None]
-    except (FileNotFoundError, sqlite3.OperationalError):
-        # Dropped or sealed since the manifest was read.
+    except FileNotFoundError:
+        # Dropped since the manifest was read.
         raise _NotNow(has_upto) from None
     except (sqlite3.Error, SegmentFormatError, msgspec.MsgspecError, NewerFormatError, CheckpointError) as error:
-        raise Refused(f"{folder} cannot be read: {error}") from error
+        if getattr(error, "sqlite_errorname", "").startswith(_CHANGED):
+            raise _NotNow(has_upto) from None
+        raise Refused(f"the unsealed rows of {folder} cannot be copied to {work}: {error}") from error
     kept = [entry for entry in manifest.segments if entry.state in (SegmentState.SEALED, SegmentState.DROPPING)]
     segments = sorted((*kept, *own), key=lambda entry: entry.number)
     return Held(work, _with(manifest, segments, checkpoints), last_lsn)

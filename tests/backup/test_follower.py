@@ -1,6 +1,7 @@
 """The folder of a standby as the source of a run: its rows, its wait, and files that it drops meanwhile."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -132,3 +133,25 @@ async def test_a_place_has_runs_of_the_segments_of_one_folder(replicas: Replicas
 
     with pytest.raises(Refused, match="in other segments: it is the folder of another broker"):
         run_of(Held(other.folder, structs.replace(theirs, segments=moved), last_lsn), tmp_path / "backup")
+
+
+async def test_a_full_disk_for_temporary_files_is_told_at_once(
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, standby, opening = await a_pair(replicas)
+    newest = await leader.rig.store(1, 3, 1)
+    pin = pin_at(read_manifest(standby.folder).log_id, newest)
+    async with followed_folder(standby.folder, pin):
+        pass
+
+    def full(*_: object) -> None:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorname = "SQLITE_FULL"
+        raise error
+
+    monkeypatch.setattr("cmqd_backup.follower.seal_copy", full)
+
+    with pytest.raises(Refused, match=r"cannot be copied to .*: database or disk is full"):
+        async with followed_folder(standby.folder, pin):
+            pytest.fail("there is no room")
+    await end(opening)

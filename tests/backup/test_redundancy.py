@@ -8,12 +8,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from cmqd.testing.broker_process import BrokerNotReadyError
+from cmqd_backup.accounts_content import accounts_of
+from cmqd_backup.backing_up import back_up
+from cmqd_backup.copying import Pace
+from cmqd_backup.live import pinned_folder
+from cmqd_backup.moments import wall_ms
+from cmqd_backup.standing import Standing
+from cmqd_backup.stores import open_store
 from cmqd_client import Client, connect
 from cmqd_segment.manifest import MANIFEST_FORMAT, SegmentState, read_manifest
 from cmqd_segment.schema import open_read_only, read_actors, read_names
@@ -173,6 +181,39 @@ async def test_the_folder_of_a_standby_is_copied_up_to_the_row_of_the_leader(
     with contextlib.closing(open_read_only(tmp_path / "restored" / "data" / entry.file, sealed=True)) as raw:
         assert [name for _, _, name, _ in read_names(raw)] == ["orders"]
         assert read_actors(raw)
+
+
+async def test_a_copy_goes_on_when_the_leader_is_killed_under_its_pin(
+    cluster: PostgresCluster, pair: list[RunningBroker], tmp_path: Path
+) -> None:
+    leader, standby = pair
+    await asyncio.to_thread(leader.start)
+    taking_over = standing_by(standby)
+    data, backup = standby.folder / "data", tmp_path / "backup"
+    await until(lambda: is_copying(data))
+    await send_ten(leader.url)
+    key = leader.url
+
+    async with connect(url_of_pair(key, pair)) as client, pinned_folder(client, data) as (held, pin):
+        leader.kill()
+        await asyncio.to_thread(taking_over.join)
+        copied = await asyncio.to_thread(
+            back_up,
+            held,
+            open_store(str(backup)),
+            read_accounts=partial(accounts_of, held, config_of(cluster, tmp_path)),
+            pace=Pace(),
+            began_ms=wall_ms(),
+            wall_ms=wall_ms,
+            out=lambda _: None,
+        )
+        # The pin died with the leader, and the row is of the log of the next leader, too.
+        await Standing(open_store(str(backup))).tell(client, pin, copied, 1000)
+        (info,) = (await client.status())["standing_pins"]
+
+    assert info["copied_lsn"] == pin.lsn
+    found = await asyncio.to_thread(restored_bodies, backup, tmp_path / "restored" / "data", key)
+    assert found == [b"%d" % number for number in range(10)]
 
 
 class Runs:

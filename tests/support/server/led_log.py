@@ -18,8 +18,8 @@ class LedLog(MemoryLog):
     unanswered_s: float | None = None
     """Time of the oldest commit or proof without an answer, as the test decides."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
         self.asked = 0
 
     def clock_s(self) -> float:
