@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def cmqd_settings() -> dict[str, Any]:
-    """Settings of ``cmqd_broker``, such as ``{"max_in_flight_per_queue": 10}``; override it to change settings."""
+    """Arguments of ``cmqd_broker``, such as ``{"max_in_flight_per_queue": 10}`` or ``{"clone": "incident"}``; override
+    it to change them.
+    """
     return {}
 
 

@@ -156,11 +156,12 @@ def test_a_secret_is_in_no_byte_of_a_masked_clone(source: Source, tmp_path: Path
 
 def test_a_masked_clone_has_its_messages(source: Source, tmp_path: Path):
     clone = RunningServer(tmp_path)
-    assert command("clone", source.data, clone.data, "--mask", "$.card", "--mask", "x-card").code == 0
+    ended = command("clone", source.data, clone.data, "--mask", "$.card", "--mask", "x-card")
 
     with clone as server:
         state = asyncio.run(read_state(server.url))
 
+    assert "bodies that were replaced whole: 1." in ended.lines
     masked = b'{"card":"***","sum":7}'
     assert [each[2] for each in state["orders"]] == [masked, masked, bytes(len(b"plain " + SECRET.encode()))]
     assert [each[5] for each in state["orders"]] == [{"x-card": "***"}, {}, {}]

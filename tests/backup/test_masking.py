@@ -52,6 +52,14 @@ def test_every_branch_of_a_path_must_have_a_value():
     assert Masking(["$.cards[*].number"]).body(body, LIMIT) == bytes(len(body))
 
 
+def test_bodies_that_are_replaced_whole_are_counted():
+    masking = Masking(["$.card"])
+    for body in (b'{"card": 1}', b"card=1", b'{"crad": 1}'):
+        masking.body(body, LIMIT)
+
+    assert masking.replaced == 2
+
+
 def test_every_path_must_find_a_value():
     assert SECRET not in Masking(["$.card", "$.iban"]).body(b'{"card": 1, "note": "4111-1111"}', LIMIT)
 

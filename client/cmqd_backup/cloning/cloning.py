@@ -205,6 +205,11 @@ class _Clone:
         older = sum(queue.passed_over for queue in queues.values())
         if older:
             self._lines.append(f"{older} older messages were left out")
+        if self._masking.replaced:
+            self._lines.append(
+                f"bodies that were replaced whole: {self._masking.replaced}. A path of --mask finds no value there, or"
+                " the hidden values make them longer than their queue takes"
+            )
         if missing:
             self._lines.append(f"{missing} messages were lost in the source before")
 

@@ -46,6 +46,8 @@ class Masking:
         self._no_bodies = no_bodies
         self.hides = bool(masks)
         """Parts of messages are hidden, and not bodies alone."""
+        self.replaced = 0
+        """Bodies that were replaced whole because of a path."""
 
     def message(self, message: Shown, max_body_bytes: int) -> Shown:
         """Return the parts of a message that may be shown. ``max_body_bytes``: of its queue."""
@@ -74,16 +76,23 @@ class Masking:
             return bytes(len(body))
         if not self._paths:
             return body
+        masked = self._masked(body)
+        if masked is None or len(masked) > max(len(body), max_body_bytes):
+            self.replaced += 1
+            return bytes(len(body))
+        return masked
+
+    def _masked(self, body: bytes) -> bytes | None:
+        """Return a body with its named values hidden; None if it is no JSON, or a path finds no value."""
         try:
             document = msgspec.json.decode(body)
             for path in self._paths:
                 document, found = _hide(document, path)
                 if not found:
-                    return bytes(len(body))
-            masked = msgspec.json.encode(document)
-            return masked if len(masked) <= max(len(body), max_body_bytes) else bytes(len(body))
+                    return None
+            return msgspec.json.encode(document)
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-            return bytes(len(body))
+            return None
 
 
 def _header(mask: str) -> str:
