@@ -3,7 +3,7 @@
     hold the folder ─► compare with the run before ─► segments, checkpoints ─► accounts ─► check ─► the run
 
 The accounts come after the rows: a key that a restored row needs is there. A file of the run before with the same name
-and size is taken as it is; any other file was left by a run that was killed, and is read before it counts.
+and size is taken unchanged; any other file is of a run that was killed, and is read before the new run names the file.
 """
 
 import hashlib
@@ -98,7 +98,7 @@ def back_up(
         accounts=accounts,
         manifest=manifest,
     )
-    # A part of an older run may be missing in the run after it, which is damaged.
+    # A part of an older run may be missing in the damaged run that follows.
     is_newest = newest is not None and newest.name == runs.names[-1]
     write_run(store, run, runs, newest if is_newest else None)
     return Copied(run, None if newest is None else newest.last_lsn, copied.files, copied.bytes)
@@ -163,7 +163,7 @@ def _dropped(held: Held) -> list[tuple[int, int]]:
 
 
 def _require_continuation(manifest: Manifest, held: Held, store: Store, newest: Run) -> None:
-    """Refuse a folder whose log does not go on from the newest run. Raises Refused."""
+    """Refuse a folder with a log that does not go on from the newest run. Raises Refused."""
     before = newest.manifest
     if before.log_id != manifest.log_id:
         raise Refused(
@@ -247,7 +247,7 @@ class _Copies:
 
 
 def _with_checksum(folder: Path, entry: CheckpointEntry) -> CheckpointEntry:
-    """Return an entry with its checksum, which a manifest that was rebuilt from the files lacks."""
+    """Return an entry with its checksum; a manifest that was rebuilt from the files has none."""
     if entry.sha256:
         return entry
     with (folder / entry.file).open("rb") as file:

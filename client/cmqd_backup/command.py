@@ -75,7 +75,7 @@ def _complain(line: str) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Discard the lines of a stream whose reader has gone; the buffered line would fail again at each flush."""
+    """Discard the lines of a stream without a reader; the buffered line would fail again at every flush."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

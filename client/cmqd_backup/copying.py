@@ -1,4 +1,4 @@
-"""Copies of files into a backup and out of it: at a pace, with their checksums compared, read back."""
+"""Copies of files into a backup and out of a backup: at a pace, with checksums compared, read back."""
 
 import hashlib
 import threading
@@ -46,7 +46,7 @@ class Pace:
 
 
 def copy_in(source: Path, store: Store, file: StoredFile, pace: Pace) -> None:
-    """Copy a file into a backup, and read it back.
+    """Copy a file into a backup, and read the copy back.
 
     Raises:
         Refused: the source, or the copy, does not have the checksum.

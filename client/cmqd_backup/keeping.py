@@ -1,8 +1,8 @@
-"""``--keep``: runs that no restore within a time needs are removed, and then the files that only they named.
+"""``--keep``: remove runs that no restore within a time needs, and then the files of the removed runs alone.
 
-A segment, a checkpoint or a part that a run lacks, though it has another with a higher number, is in no later run
-either: they are made in the order of their numbers, and a file that is gone never comes back. So the oldest run that is
-kept tells which files can go, and no other run is read.
+Segments, checkpoints and parts are made in the order of their numbers, and a removed file never comes back. If a run
+lacks a file and has a file with a higher number, no later run has the lower number. So the oldest kept run decides
+about all files, and the later runs are not read.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ def first_kept(names: Sequence[RunName], since_ms: int) -> int:
 def remove_old(store: Store, since_ms: int) -> int:
     """Remove old runs and their files; return the number of removed runs. Raises Refused, OSError.
 
-    The documents go first, the oldest first: a run whose files are gone would look as if it could be restored. Files
-    that a removal left, because it was killed, go with the next.
+    The documents go first, the oldest first: a document without its files would look like a run for restores. Files
+    of a removal that was killed go with the next removal.
     """
     runs = Runs(store)
     first = first_kept(runs.names, since_ms)
-    # A damaged run is not the one that tells: the removal then waits for the next.
+    # A damaged run decides about no file: the removal waits for the next run.
     kept = runs.read(first) if first else None
     if kept is None:
         return 0

@@ -1,4 +1,4 @@
-"""``cmqd backup list``: what a backup can restore."""
+"""``cmqd backup list``: times, gaps and size of a backup."""
 
 import json
 from collections.abc import Callable
@@ -50,7 +50,7 @@ class _Row(NamedTuple):
 
 
 class _Survey:
-    """What the runs have, read one after the other: all documents would not fit in memory."""
+    """Facts of all runs. Documents are read in sequence, because all together would not fit in memory."""
 
     def __init__(self, runs: Runs) -> None:
         """Read all runs. Raises Refused, OSError."""
@@ -85,7 +85,7 @@ class _Survey:
 
 
 def _file_faults(store: Store, files: dict[str, StoredFile], *, reads_all: bool) -> list[str]:
-    """Return a sentence for each file that is missing, has another size or, if all are read, another checksum."""
+    """Return a sentence for each file that is missing, has another size or, if all are read, a wrong checksum."""
     sizes: dict[str, int] = {}
     for folder in {name.partition("/")[0] for name in files}:
         sizes |= store.sizes(folder)

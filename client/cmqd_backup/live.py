@@ -1,6 +1,6 @@
-"""A folder whose broker runs: the broker holds its files by a pin for the time of a copy.
+"""The folder of a live broker: the broker holds its files by a pin for the time of a copy.
 
-Of the broker the program asks for pins alone. It connects with the context file that the broker writes into its folder,
+Of the broker the program asks for pins alone. The program connects with the context file in the data folder,
 or as ``cmq`` does if CMQ_URL or CMQ_CONTEXT_FILE is set.
 """
 

@@ -4,7 +4,7 @@
     live broker:     connect ─► pin ─► run, in a thread ─► release
     at an interval:  the same, and the row of the run becomes the standing pin, under the name of the backup
 
-A standing pin is told after the document of the run is written: a run that failed leaves the rows of the one before.
+A standing pin is set after the document of the run is written: a failed run leaves the row of the run before.
 """
 
 import asyncio
@@ -44,13 +44,13 @@ class Wanted(NamedTuple):
     rate: int = 0
     with_secrets: bool = True
     config: Path | None = None
-    """Settings of the broker: with redundancy the accounts are in the engine that they name."""
+    """Settings of the broker: with redundancy the engine of the settings has the accounts."""
 
 
 async def make_runs(wanted: Wanted, out: Out, complain: Out) -> None:
     """Make runs at an interval, until the standing pin of the backup is deleted.
 
-    A run that cannot be made is told, and the next one comes in its time.
+    A run that fails is reported, and the next run comes in its time.
 
     Raises Refused, OSError: the folder has no runs at an interval.
     """
@@ -140,7 +140,7 @@ async def _back_up_renewed(wanted: Wanted, held: Held, began_ms: int, out: Out) 
 
 
 async def _back_up(wanted: Wanted, held: Held, began_ms: int, out: Out) -> Copied:
-    """Make a run in a thread, which a cancellation ends at its next MiB, and waits for. Raises Refused, OSError."""
+    """Make a run in a thread. A cancellation ends the thread at its next MiB, and waits. Raises Refused, OSError."""
     pace = Pace(wanted.rate)
     work = partial(
         back_up,

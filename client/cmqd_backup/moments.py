@@ -21,7 +21,7 @@ def parse_moment(text: str, now_ms: int) -> int:
     """Return a typed time in milliseconds: ISO 8601, a time of today, or an age. Local without a zone.
 
     Raises:
-        Refused: the text is none of them.
+        Refused: the text is no time.
     """
     typed = text.strip()
     age_ms = DURATION.parse(typed)

@@ -1,4 +1,4 @@
-"""Parts of the list of segments of a run: files that runs share, so that a run costs what changed since the run before.
+"""Parts of the list of segments of a run: files that runs share, so that the cost of a run is that of the changes.
 
 A run lists its newest segments itself, and names parts with the other segments. The entry of a segment never changes.
 The segments of a part that were reclaimed since stand beside the name of the part, until half of the part is gone.
@@ -56,7 +56,7 @@ def divide(segments: Sequence[SegmentEntry], parts: Sequence[Sequence[SegmentEnt
     own = list(left.values())
     if len(own) <= MAX_OWN:
         return Division(kept, [], own)
-    # With the smallest parts, which would become more and more.
+    # With the smallest parts: without a merge, small parts would add up.
     kept.sort(key=lambda part: len(part.live))
     while kept and len(own) + len(kept[0].live) <= PART_ENTRIES:
         own += kept.pop(0).live

@@ -1,6 +1,6 @@
 """Times of rows by the wall clock: the log has broker time, and a record for each change of the offset between the two.
 
-Records are decoded only in rows that may have such a record: a scan of 100,000 rows takes a third of a second.
+Records are decoded only in rows that may change the offset: a scan of 100,000 rows takes a third of a second.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""The document of a run: what the data folder held at the last row of the run.
+"""The document of a run: the content of the data folder at the last row of the run.
 
-A run is written after all its files, under a checksum, so a run is whole or not there. It has the manifest of the
-folder as a restored folder begins with it: sealed segments and checkpoints alone, up to the last row of the run. Most
+A run is written after all its files, under a checksum, so a run is whole or not there. The document has the
+manifest with which a restored folder begins: sealed segments and checkpoints alone, up to the last row of the run. Most
 of the manifest is in files that consecutive runs share (``Part``, ``Rest``).
 """
 
@@ -54,7 +54,7 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
     file: StoredFile
     gone: list[tuple[int, int]] = []
-    """Ranges of numbers: segments of the part that the run lacks, because they were reclaimed."""
+    """Ranges of numbers: reclaimed segments of the part, which the run lacks."""
 
 
 class Rest(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class Rest(msgspec.Struct, frozen=True):
 
 
 class RunName(NamedTuple):
-    """The name of a run: enough to find the run of a time among thousands without reading them."""
+    """The name of a run: enough to find the run of a time among thousands without a read."""
 
     number: int
     wall_ms: int
@@ -104,14 +104,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     offset_ms: int
     """Wall clock less broker time at that row, as the log records it."""
     file_mode: int
-    """Mode of the manifest of the folder, which the restored files get."""
+    """Mode of the manifest of the folder, and of the restored files."""
     accounts: StoredFile | None = None
     """None: ``--without-secrets``."""
     parts: list[Part] = []
     rest: StoredFile | None = None
     manifest: Manifest
-    """Whole once it is read; the document has what no file of ``parts`` and ``rest`` has. The reclaimed rows are those
-    of no segment."""
+    """Whole after the run is read; the document leaves out the content of ``parts`` and ``rest``. Reclaimed rows are
+    the rows of no segment."""
 
     @property
     def name(self) -> RunName:
@@ -125,7 +125,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def until_ms(self) -> int:
-        """The latest time of which the run is the log: without a row since the last one, the begin of the run."""
+        """The latest time of which the run is the log: without a later row, the begin of the run."""
         return max(self.wall_ms, self.began_ms)
 
     @property
@@ -183,7 +183,7 @@ class _PartFault(Exception):
 
 
 class Runs:
-    """The runs of a backup, each read when it is needed."""
+    """The runs of a backup, read on demand."""
 
     def __init__(self, store: Store) -> None:
         """List the runs. Raises OSError."""
@@ -191,7 +191,7 @@ class Runs:
         self.names: list[RunName] = []
         """Ascending by number."""
         self.faults: list[str] = []
-        """A sentence for each run or part that was to be read and is damaged."""
+        """A sentence for every damaged run or part that was read."""
         self._entries: dict[str, list[SegmentEntry]] = {}
         """Of the parts of the run that was read last."""
         for name in store.sizes(RUNS):
@@ -272,7 +272,7 @@ class Runs:
         return self.first_of(reversed(range(len(self.names))))
 
     def each(self) -> Iterator[Run]:
-        """Yield all runs, ascending; of their segments those alone that the run before lacks, and a few more.
+        """Yield all runs, ascending; with the segments that the run before lacks, and a few more.
 
         Thousands of runs with all their segments would not fit in memory. Raises as ``read``.
         """

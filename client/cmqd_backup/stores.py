@@ -115,7 +115,7 @@ class FolderStore:
     def reading(self, name: str) -> IO[bytes]:
         """See ``Store``."""
         file = (self._root / name).open("rb", buffering=0)
-        # What was just written would be read from memory, and an error of the disk would stay hidden.
+        # The page cache has the bytes that were just written, and would hide an error of the disk.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return file
 
@@ -166,7 +166,7 @@ class FolderStore:
 
 
 class UrlStore:
-    """A place that fsspec reaches. An object appears whole when its write ends, or a part of it stays; no run names a
+    """A place that fsspec reaches. An object appears whole when its write ends, or in part; no run names a
     file that was not read back.
     """
 

@@ -18,7 +18,7 @@ def write_run(store: Store, run: Run, runs: Runs | None = None, before: Run | No
         store: the place of the backup.
         run: with the whole manifest.
         runs: the runs of which ``before`` was read.
-        before: the run whose parts are shared. Never older than the newest run: ``--keep`` takes a part that a run
+        before: the run with the shared parts. Never older than the newest run: ``--keep`` takes a part that a run
             lacks for a part that no later run has.
 
     Raises:

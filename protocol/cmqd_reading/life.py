@@ -85,7 +85,7 @@ class Life:
         self._publishes: dict[int, list[Publish]] = {}
         """By topic id."""
         self._published_ids: set[int] = set()
-        """Ids of published messages whose copies are followed, all or some."""
+        """Ids of published messages with copies that are followed, all or some."""
         self._row: Sequence[AnyRecord] = ()
         self._stored: list[Stored] | None = None
 
@@ -114,7 +114,7 @@ class Life:
 
     @property
     def awaited(self) -> set[int]:
-        """Ids whose first store may come."""
+        """Ids with a first store that may come."""
         return self._awaited - self._by_id.keys()
 
     def may_name(self, meta: bytes) -> bool:
@@ -142,7 +142,7 @@ class Life:
             self._pattern = re.compile(b"[" + _TAGS + b"](?:" + ids + b")", re.DOTALL)
 
     def _wanted(self) -> set[int] | None:
-        """Return the ids of the queues and topics whose records may name the message; None = any record may."""
+        """Return the ids of the queues and topics with records that may name the message; None = any record may."""
         by_id = self._by_id
         self._awaited = {each for each in self._awaited if each not in by_id or by_id[each].state == "half"}
         if not self._awaited <= by_id.keys():
@@ -318,7 +318,7 @@ class Life:
         self._places.setdefault(place.queue_id, []).append(place)
 
     def _tell_origin(self, origin: Origin, copy_of: CopyOf | None) -> None:
-        """Note the send of a moved message whose own row is not readable any more."""
+        """Note the send of a moved message. The row of the send is not readable any more."""
         if origin.message_id in self._by_id:
             return
         if copy_of is not None:

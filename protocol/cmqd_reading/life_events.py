@@ -106,7 +106,7 @@ class LifeNotes:
         self.lsn = self.time_ms = 0
         self._records: Sequence[AnyRecord] = ()
         self.late: list[str] = []
-        """Subscriptions whose late copies of the message are in the row under way."""
+        """Subscriptions with late copies of the message in the row under way."""
 
     def begin_row(self, lsn: int, time_ms: int, records: Sequence[AnyRecord]) -> None:
         """Begin a row."""

@@ -6,8 +6,8 @@
 The manifest comes last: a folder with segments and without a manifest is refused by every broker, so a restore that was
 killed leaves no folder that looks whole. The mark lets a repeat of the restore clear the folder.
 
-The log of the folder is a log of its own: with a new id, by which readers tell it from the log that went on, and with a
-mark for its first start (``Manifest.restored``). By the mark broker time goes on from the last row, and the counters
+The log of the folder is a log of its own: with a new id, by which readers distinguish the two logs, and with a mark
+for its first start (``Manifest.restored``). By the mark broker time goes on from the last row, and the counters
 jump: the rows that are cut off have given numbers away.
 """
 
@@ -317,7 +317,7 @@ class _Restore:
                 raise Refused(f"no checkpoint of the backup covers the rows up to {last}, which were reclaimed")
         for entry in manifest.segments:
             with (self._folder / entry.file).open("rb") as file:
-                # From the disk: what was just written would be read from memory.
+                # From the disk: the page cache has the bytes that were just written.
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
                     raise Refused(f"{entry.file} was not written right: the disk of {self._folder} is faulty")

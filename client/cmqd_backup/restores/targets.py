@@ -1,4 +1,4 @@
-"""The folder that a restore or clone fills: locked, and marked as unfinished until it is whole."""
+"""The folder that a restore or clone fills: locked, and marked as unfinished until the end."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from cmqd_segment.folder_lock import LOCK, holder_of, try_lock
 from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, UNFINISHED, sync_folder
 
 WORK: Final = "unfinished-work"
-"""A folder in it for files that are gone at the end."""
+"""A folder below the target for files that are removed at the end."""
 _KEPT: Final = frozenset({LOCK, "lost+found"})
 """Names in a folder that counts as empty: the lock, and the folder of a file system's root."""
 
@@ -82,7 +82,7 @@ def _clear_unfinished(folder: Path) -> None:
 
 
 def _leave(folder: Path, *, is_new: bool) -> None:
-    """Leave a folder as it was found, as far as the disk allows it."""
+    """Restore the state of a folder before the command, as far as the disk allows."""
     with contextlib.suppress(OSError):
         _clear_unfinished(folder)
         (folder / UNFINISHED).unlink(missing_ok=True)

@@ -28,7 +28,7 @@ from cmqd_segment.manifest import StandingPinEntry
 from cmqd_types.pins import StandingPinInfo
 
 PIN_LIFE_MS: Final = 300_000
-"""Time without a call after which a pin ends: a copy calls while it reads a segment, which takes seconds."""
+"""Time without a call after which a pin ends: a copy calls every few seconds, while a segment is read."""
 MAX_PINS: Final = 16
 MAX_STANDING_PINS: Final = 16
 STANDING_LIMIT_MS: Final = 86_400_000
@@ -43,10 +43,10 @@ class Pin(msgspec.Struct):
     pin_id: int
     deadline_ms: int
     lsn: int = 0
-    """The copy has the rows up to this one."""
+    """The last row of the copy."""
     checkpoint: HeldCheckpoint | None = None
     numbers: Sequence[int] = ()
-    """Segments of the copy, ascending; empty until they are sealed."""
+    """Segments of the copy, ascending; empty until all are sealed."""
 
 
 class StandingPin(msgspec.Struct):
@@ -56,7 +56,7 @@ class StandingPin(msgspec.Struct):
     called_ms: int
     """Time of the last call, or of the start of the broker."""
     copied_ms: int
-    """Time of the last copy, as the backup has told it."""
+    """Time of the last copy, from the last call of the backup."""
     every_ms: int
     copied_lsn: int | None = None
     """The newest row of the copy; None = not told since the start."""
@@ -102,25 +102,25 @@ class Pins:
         )
 
     def expire(self) -> None:
-        """End the pins whose clients were silent for too long."""
+        """End the pins of clients that were silent for too long."""
         now_ms = self.now_ms()
         for pin in [pin for pin in self._pins.values() if pin.deadline_ms <= now_ms]:
             _log.warning("pin_expired", pin=pin.pin_id, lsn=pin.lsn)
             self.end(pin.pin_id)
 
     def give_way(self) -> None:
-        """End every pin, because the disk is nearly full and a segment is dropped that they hold."""
+        """End every pin, because the disk is nearly full and a pinned segment is dropped."""
         for pin in list(self._pins.values()):
             _log.warning("pin_gives_way", pin=pin.pin_id, lsn=pin.lsn)
             self.end(pin.pin_id)
 
     def dropped(self, segment: SegmentReport) -> None:
-        """Count a gap of each backup that lacks rows of a dropped segment."""
+        """Count a gap of every backup that lacks rows of a dropped segment."""
         for pin in self._standing.values():
             if not pin.lacks(segment.last_lsn):
                 continue
             if not pin.has_gap:
-                # One line until the next call: a backup that stopped has a gap with each segment.
+                # A single line until the next call: a stopped backup has a gap with every segment.
                 first_lsn = max(segment.first_lsn, (pin.copied_lsn or 0) + 1)
                 _log.warning("standing_pin_gap", name=pin.name, first_lsn=first_lsn, last_lsn=segment.last_lsn)
             pin.has_gap = True
@@ -133,7 +133,7 @@ class Pins:
         self.expire()
         if len(self._pins) >= MAX_PINS:
             return None
-        # A random number: after a restart an id must not fit the pin of another copy.
+        # A random number: after a restart an id must not fit a pin of a later copy.
         pin = Pin(secrets.randbits(48), self.now_ms() + PIN_LIFE_MS)
         self._pins[pin.pin_id] = pin
         return pin
@@ -214,7 +214,7 @@ class Pins:
         pin.copied_lsn = lsn
         pin.called_ms = now_ms
         pin.every_ms = every_ms
-        # Broker time was slewed or is of another start: never a copy of the future, which would look fresh for long.
+        # Broker time was slewed or is of another start: a copy with a future time would look fresh for long.
         pin.copied_ms = min(pinned_ms, now_ms)
 
     def forget(self, name: str) -> None:
