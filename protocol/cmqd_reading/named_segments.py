@@ -20,6 +20,8 @@ KEPT_BYTES: Final = 8 * 1024 * 1024
 """Memory for named messages, about."""
 _NAMED_BYTES: Final = 300
 """Memory of a ``SideNamed``, beside its bitmap."""
+_STORED_BYTES: Final = 96
+"""Memory of the numbers of a queue or topic with messages in a segment."""
 
 ReadSide: TypeAlias = Callable[[SegmentEntry], tuple[SideIds, SideHistory] | None]
 """Reads the side file of a segment; None = only the segment tells."""
@@ -118,14 +120,10 @@ class NamedSegments:
             self._stored = {}
             for entry in self._segments:
                 history = self._history(entry)
-                for each in () if history is None else history.named:
-                    if each.first_position < each.stop_position:
-                        ranges = self._stored.setdefault(each.id, [])
-                        # Positions are dense, so most segments go on where the segment before ends.
-                        first = (
-                            ranges.pop()[0] if ranges and ranges[-1][1] == each.first_position else each.first_position
-                        )
-                        ranges.append((first, each.stop_position))
+                for number, first, stop in () if history is None else history.stored():
+                    ranges = self._stored.setdefault(number, [])
+                    # Positions are dense, so most segments go on where the segment before ends.
+                    ranges.append((ranges.pop()[0] if ranges and ranges[-1][1] == first else first, stop))
         return self._stored
 
     def _history(self, entry: SegmentEntry) -> SideHistory | None:
@@ -165,4 +163,5 @@ class _Searched:
 
 
 def _cost(history: SideHistory) -> int:
-    return len(history.leases) + sum(_NAMED_BYTES + len(each.positions) for each in history.named)
+    named = sum(_NAMED_BYTES + len(each.positions) for each in history.named)
+    return len(history.leases) + _STORED_BYTES * len(history.ids) + named

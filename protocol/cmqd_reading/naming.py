@@ -40,7 +40,7 @@ from cmqd_segment.records import (
     last_of,
     ranges,
 )
-from cmqd_segment.side import SideHistory, SideNamed, SideRange
+from cmqd_segment.side import SideHistory, SideNamed, SideRange, side_history
 
 _NAMING_FIELDS: Final = frozenset(
     {
@@ -251,17 +251,12 @@ class NamedMessages:
     def history(self) -> SideHistory:
         """Return part two of the side file."""
         self._keep_leases()
-        numbers = self._stored.keys() | self._positions.keys() | self._ranges.keys()
-        return SideHistory(
+        return side_history(
             _packed(self._leases),
+            [(number, first, stop) for number, (first, stop) in self._stored.items()],
             [
-                SideNamed(
-                    number,
-                    *self._stored.get(number, _NOWHERE),
-                    _packed(self._positions.get(number)),
-                    self._ranges.get(number, []),
-                )
-                for number in sorted(numbers)
+                SideNamed(number, _packed(self._positions.get(number)), self._ranges.get(number, []))
+                for number in self._positions.keys() | self._ranges.keys()
             ],
         )
 
@@ -378,7 +373,6 @@ _NEED_EXACT: Final = frozenset(_QUICK.values()) - frozenset(_EXACT.values())
 _quick_records: Final = _decoder(_QUICK.values())
 _exact_records: Final = _decoder(_EXACT.values())
 _TAKERS: Final = {brief: taker for record, brief in _EXACT.items() if (taker := _taker(record)) is not None}
-_NOWHERE: Final = (0, 0)
 _NOT_STORED: Final = (_NEVER, _NEVER)
 
 
@@ -419,10 +413,10 @@ def names_message(history: SideHistory, number: int, position: int, leases: Coll
 
     A message that a floor has ended lies below all later floors of its queue, too: a search must end there.
     """
+    if history.stores(number, position):
+        return True
     named = _find(history, number)
     if named is not None:
-        if named.first_position <= position < named.stop_position:
-            return True
         if any(_covers(each, position) for each in named.ranges):
             return True
         if named.positions and position in BitMap64.deserialize(named.positions):

@@ -9,12 +9,18 @@ one, so a reader of a URL fetches the begin of the file alone.
 
 The file repeats facts of its segment, and is made anew if it is missing or damaged. It has the SHA-256 of its segment:
 a side file of another segment under the same name is found without reading the segment.
+
+Facts of queues and topics are columns, a list for each kind of fact. An entry for each of thousands of queues would
+have heads of its own, and would be an object for every reader that asks for a single queue. Files of the first form
+(``CMQDSID1``) have such entries, and are read.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, pairwise
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, groupby, repeat
+from operator import sub
 from struct import Struct
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -23,7 +29,8 @@ from cmqd_segment.manifest import SourceName
 from cmqd_segment.newer import NewerFormatError, tag_of
 from cmqd_segment.sparse import SparseQueue
 
-MAGIC: Final = b"CMQDSID1"
+MAGIC: Final = b"CMQDSID2"
+_FIRST_MAGIC: Final = b"CMQDSID1"
 _HEAD: Final = Struct("<8sII")
 _CHECKSUM: Final = Struct("<I")
 _FRAME: Final = Struct("<II")
@@ -70,25 +77,18 @@ class SideSource(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return queue
 
 
-def side_source(number: int, name: SourceName | None, queue: SparseQueue) -> SideSource:
-    """Return the entry of a queue or topic."""
-    account, text, is_topic = (None, None, None) if name is None else (name.account, name.name, name.is_topic)
-    return SideSource(
-        number,
-        account,
-        text,
-        is_topic,
-        queue.messages,
-        queue.bytes,
-        queue.first_position,
-        _steps(queue.positions),
-        _steps(queue.lsns),
-    )
-
-
 def _steps(numbers: Sequence[int]) -> list[int]:
     # Distances take a byte or two in msgpack, the numbers themselves five.
-    return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
+    return [*numbers[:1], *map(sub, numbers[1:], numbers)]
+
+
+class SideEntries(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Entries behind the first in the sparse index of a queue or topic, as distances from the entry before."""
+
+    index: int
+    """Of the queue or topic in the columns."""
+    position_steps: list[int]
+    lsn_steps: list[int]
 
 
 class SideIds(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -109,10 +109,106 @@ class SideIds(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class SidePlan(SideIds, frozen=True, array_like=True, tag=1):
-    """Part one."""
+    """Part one. Lists without other text have a number for each queue and topic with messages in the segment."""
 
-    sources: list[SideSource]
-    """Every queue and topic with messages in the segment, ascending by id."""
+    base_lsn: int
+    """Row from which ``lsns`` count."""
+    ids: list[int]
+    """The first id, then the distance of each from the one before."""
+    names: list[str | None]
+    """None = the name is lost."""
+    accounts: list[str]
+    """Different accounts."""
+    account_runs: list[int]
+    """For neighbours with the same account: their number, and the index of their account in ``accounts``."""
+    topics: list[int]
+    """Indexes of the topics."""
+    messages: list[int]
+    bytes: list[int]
+    """Of the bodies."""
+    first_positions: list[int]
+    """Each is also the position of the first entry of the sparse index."""
+    lsns: list[int]
+    """Row of the first entry of the sparse index."""
+    further: list[SideEntries]
+    """Further entries of the sparse index, of queues and topics with more than a single entry."""
+
+    @property
+    def sources(self) -> list[SideSource]:
+        """The queues and topics with messages in the segment, ascending by id, made at each call."""
+        topics = set(self.topics)
+        counts = iter(self.account_runs)
+        accounts = chain.from_iterable(repeat(self.accounts[next(counts)], count) for count in counts)
+        further = {each.index: each for each in self.further}
+        return [
+            SideSource(
+                number,
+                None if name is None else account,
+                name,
+                None if name is None else index in topics,
+                messages,
+                bytes_,
+                first,
+                [first, *further[index].position_steps] if index in further else [first],
+                [self.base_lsn + lsn, *further[index].lsn_steps] if index in further else [self.base_lsn + lsn],
+            )
+            for index, (number, account, name, messages, bytes_, first, lsn) in enumerate(
+                zip(
+                    accumulate(self.ids),
+                    accounts,
+                    self.names,
+                    self.messages,
+                    self.bytes,
+                    self.first_positions,
+                    self.lsns,
+                    strict=True,
+                )
+            )
+        ]
+
+
+def side_plan(
+    segment: int,
+    sha256: str,
+    message_ids: tuple[int | None, int | None],
+    queues: Sequence[tuple[int, SparseQueue]],
+    names: Mapping[int, SourceName],
+) -> SidePlan:
+    """Return part one of a segment.
+
+    Args:
+        segment: number of the segment.
+        sha256: of the segment.
+        message_ids: lowest and highest id of the stored messages.
+        queues: the sparse index, ascending by id.
+        names: the known names, by id.
+    """
+    each = [names.get(number) for number, _ in queues]
+    owners = ["" if name is None else name.account for name in each]
+    accounts = list(dict.fromkeys(owners))
+    index_of = {account: index for index, account in enumerate(accounts)}
+    lsns = [queue.lsns[0] for _, queue in queues]
+    base_lsn = min(lsns, default=0)
+    return SidePlan(
+        segment,
+        sha256,
+        *message_ids,
+        base_lsn,
+        _steps([number for number, _ in queues]),
+        [None if name is None else name.name for name in each],
+        accounts,
+        [value for account, run in groupby(owners) for value in (len(list(run)), index_of[account])],
+        [index for index, name in enumerate(each) if name is not None and name.is_topic],
+        [queue.stop_position - queue.first_position for _, queue in queues],
+        [queue.bytes for _, queue in queues],
+        [queue.first_position for _, queue in queues],
+        [lsn - base_lsn for lsn in lsns],
+        [
+            SideEntries(index, _steps(queue.positions)[1:], _steps(queue.lsns)[1:])
+            for index, (_, queue) in enumerate(queues)
+            if len(queue.lsns) > 1
+        ],
+    )
 
 
 class SideRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -128,15 +224,11 @@ class SideRange(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SideNamed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A queue or topic that the rows name, with or without messages in the segment."""
+    """A queue or topic of which records name positions that the segment does not store, or ranges."""
 
     id: int
-    first_position: int
-    stop_position: int
-    """All positions from the first to below stop are stored in the segment; equal = none is."""
     positions: bytes
-    """Named by records: a portable 64-bit roaring bitmap, empty bytes = none. May lack positions that the segment
-    stores."""
+    """A portable 64-bit roaring bitmap, empty bytes = none."""
     ranges: list[SideRange]
     """In the order of the log."""
 
@@ -146,12 +238,87 @@ class SideHistory(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
     leases: bytes
     """All leases that the rows name: a bitmap as ``SideNamed.positions``."""
+    ids: list[int]
+    """Queues and topics with messages in the segment, as ``SidePlan.ids``. The next two lists match it."""
+    first_positions: list[int]
+    messages: list[int]
+    """All positions from the first on, as many, are stored in the segment."""
     named: list[SideNamed]
     """Ascending by id."""
 
+    def stores(self, number: int, position: int) -> bool:
+        """Return whether the segment stores a message of a queue or topic."""
+        ids = list(accumulate(self.ids))
+        index = bisect_left(ids, number)
+        if index == len(ids) or ids[index] != number:
+            return False
+        return 0 <= position - self.first_positions[index] < self.messages[index]
 
-Part: TypeAlias = SidePlan | SideHistory
-_AnyPart = TypeVar("_AnyPart", SideIds, SidePlan, SideHistory)
+    def stored(self) -> Iterator[tuple[int, int, int]]:
+        """Yield id, first position and stop position of each queue and topic with messages in the segment."""
+        for number, first, messages in zip(accumulate(self.ids), self.first_positions, self.messages, strict=True):
+            yield number, first, first + messages
+
+
+def side_history(leases: bytes, stored: Iterable[tuple[int, int, int]], named: Iterable[SideNamed]) -> SideHistory:
+    """Return part two; ``stored``: id, first position and stop position of each queue and topic with messages."""
+    ordered = sorted(stored)
+    return SideHistory(
+        leases,
+        _steps([number for number, _, _ in ordered]),
+        [first for _, first, _ in ordered],
+        [stop - first for _, first, stop in ordered],
+        sorted(named, key=lambda each: each.id),
+    )
+
+
+class _FirstPlan(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Part one of a file of the first form."""
+
+    segment: int
+    sha256: str
+    lowest_message_id: int | None
+    highest_message_id: int | None
+    sources: list[SideSource]
+
+    def current(self) -> SidePlan:
+        """Return the part in the present form."""
+        names = {each.id: name for each in self.sources if (name := each.source_name) is not None}
+        ids = self.lowest_message_id, self.highest_message_id
+        return side_plan(self.segment, self.sha256, ids, [(each.id, each.sparse()) for each in self.sources], names)
+
+
+class _FirstNamed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An entry of ``_FirstHistory``: of a queue or topic, with or without messages in the segment."""
+
+    id: int
+    first_position: int
+    stop_position: int
+    positions: bytes
+    ranges: list[SideRange]
+
+
+class _FirstHistory(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Part two of a file of the first form."""
+
+    leases: bytes
+    named: list[_FirstNamed]
+
+    def current(self) -> SideHistory:
+        """Return the part in the present form."""
+        return side_history(
+            self.leases,
+            [
+                (each.id, each.first_position, each.stop_position)
+                for each in self.named
+                if each.first_position < each.stop_position
+            ],
+            [SideNamed(each.id, each.positions, each.ranges) for each in self.named if each.positions or each.ranges],
+        )
+
+
+_AnyPart = TypeVar("_AnyPart", bound=msgspec.Struct)
+_AnyIds = TypeVar("_AnyIds", SideIds, SidePlan)
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -173,13 +340,13 @@ def plan_stop(data: bytes | memoryview) -> int:
         SideError: the bytes are not the begin of a side file.
         NewerFormatError: a newer version wrote the file.
     """
-    return HEAD_BYTES + _lengths(data)[0]
+    return HEAD_BYTES + _head(data)[1]
 
 
 def decode_plan(data: bytes | memoryview) -> SidePlan:
     """Return part one of a file, which may end behind it. Raises as ``decode_side``."""
-    stop = plan_stop(data)
-    return _part(memoryview(data)[HEAD_BYTES:stop], SidePlan, stop - HEAD_BYTES)
+    is_first, plan_bytes, _ = _head(data)
+    return _plan(memoryview(data)[HEAD_BYTES : HEAD_BYTES + plan_bytes], plan_bytes, is_first)
 
 
 def decode_side(data: bytes | memoryview) -> tuple[SidePlan, SideHistory]:
@@ -197,27 +364,59 @@ def decode_named(data: bytes | memoryview) -> tuple[SideIds, SideHistory]:
     return _both(data, SideIds)
 
 
-def _both(data: bytes | memoryview, kind: type[_AnyPart]) -> tuple[_AnyPart, SideHistory]:
-    plan_bytes, history_bytes = _lengths(data)
+def _both(data: bytes | memoryview, kind: type[_AnyIds]) -> tuple[_AnyIds, SideHistory]:
+    is_first, plan_bytes, history_bytes = _head(data)
     view = memoryview(data)[HEAD_BYTES:]
     if len(view) != plan_bytes + history_bytes:
         raise SideError(f"the side file has {len(data)} bytes instead of {HEAD_BYTES + plan_bytes + history_bytes}")
-    first = _part(view[:plan_bytes], kind, plan_bytes)
-    return first, _part(view[plan_bytes:], SideHistory, history_bytes)
+    # The begin of part one is the same in both forms.
+    ids: Any = (_plan if kind is SidePlan else _ids)(view[:plan_bytes], plan_bytes, is_first)
+    frame = view[plan_bytes:]
+    if is_first:
+        return ids, _part(frame, _FirstHistory, history_bytes).current()
+    history = _part(frame, SideHistory, history_bytes)
+    if not len(history.ids) == len(history.first_positions) == len(history.messages):
+        raise SideError("the columns of part 2 of the side file have different lengths")
+    return ids, history
 
 
-def _lengths(data: bytes | memoryview) -> tuple[int, int]:
+def _ids(frame: memoryview, size: int, _is_first: bool) -> SideIds:
+    return _part(frame, SideIds, size)
+
+
+def _plan(frame: memoryview, size: int, is_first: bool) -> SidePlan:
+    if is_first:
+        try:
+            return _part(frame, _FirstPlan, size).current()
+        except (IndexError, OverflowError) as error:
+            raise SideError(f"a part of the side file cannot be decoded: {error}") from error
+    plan = _part(frame, SidePlan, size)
+    columns: list[list[Any]] = [plan.names, plan.messages, plan.bytes, plan.first_positions, plan.lsns]
+    places = plan.account_runs[1::2]
+    if (
+        any(len(column) != len(plan.ids) for column in columns)
+        or sum(plan.account_runs[::2]) != len(plan.ids)
+        or len(plan.account_runs) % 2
+        or min(plan.account_runs, default=0) < 0
+        or max(places, default=-1) >= len(plan.accounts)
+    ):
+        raise SideError("the columns of part 1 of the side file have different lengths")
+    return plan
+
+
+def _head(data: bytes | memoryview) -> tuple[bool, int, int]:
+    """Return whether the file has the first form, and the bytes of both parts."""
     if len(data) < HEAD_BYTES:
         raise SideError("the side file ends inside its head")
     magic, plan_bytes, history_bytes = _HEAD.unpack_from(data)
     (checksum,) = _CHECKSUM.unpack_from(data, _HEAD.size)
     if crc32(memoryview(data)[: _HEAD.size]) != checksum:
         raise SideError("the head of the side file does not match its checksum")
-    if magic != MAGIC:
+    if magic not in (_FIRST_MAGIC, MAGIC):
         if magic[:-1] == MAGIC[:-1] and magic > MAGIC:
             raise NewerFormatError("the side file has a format that this version does not know")
         raise SideError("the file does not begin as a side file")
-    return plan_bytes, history_bytes
+    return magic == _FIRST_MAGIC, plan_bytes, history_bytes
 
 
 def _part(frame: memoryview, kind: type[_AnyPart], size: int) -> _AnyPart:

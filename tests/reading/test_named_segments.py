@@ -7,7 +7,7 @@ from cmqd_reading.life import Life
 from cmqd_reading.named_segments import NamedSegments
 from cmqd_segment.manifest import SegmentEntry, SegmentState, SideEntry
 from cmqd_segment.records import MessagesSent
-from cmqd_segment.side import SideHistory, SideIds, SideNamed
+from cmqd_segment.side import SideHistory, SideIds, side_history
 
 ROWS = 10
 MESSAGES = 100
@@ -37,7 +37,7 @@ class Log:
             return None
         first = entry.number * MESSAGES
         ids = SideIds(entry.number, entry.sha256, first, first + MESSAGES - 1)
-        return ids, SideHistory(b"", [SideNamed(1, first, first + MESSAGES, b"", [])])
+        return ids, side_history(b"", [(1, first, first + MESSAGES)], [])
 
 
 def life_at(position: int) -> Life:

@@ -38,7 +38,7 @@ from cmqd_segment.manifest import SIDE_SUFFIX, SegmentEntry, SideEntry, SourceNa
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import meta_checksum
 from cmqd_segment.schema import SegmentFormatError, open_read_only, read_names
-from cmqd_segment.side import SideError, SidePlan, encode_side, side_source
+from cmqd_segment.side import SideError, encode_side, side_plan
 from cmqd_segment.sparse import SparseQueue, sparse_queue
 
 STEP_ROWS: Final = 64
@@ -148,8 +148,8 @@ def content_of(read: RowsRead, names: Iterable[SourceName], entry: SegmentEntry)
     if read.failure is not None:
         raise read.failure
     named, by_id = read.named, {name.id: name for name in names}
-    sources = [side_source(number, by_id.get(number), queue) for number, queue in read.queues]
-    plan = SidePlan(entry.number, entry.sha256, named.lowest_message_id, named.highest_message_id, sources)
+    message_ids = named.lowest_message_id, named.highest_message_id
+    plan = side_plan(entry.number, entry.sha256, message_ids, read.queues, by_id)
     return encode_side(plan, named.history())
 
 

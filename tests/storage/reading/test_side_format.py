@@ -1,7 +1,9 @@
 """The side file: its bytes, and the messages that rows name."""
 
+import struct
 from collections.abc import Sequence
 from typing import Any, get_args
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -33,7 +35,8 @@ from cmqd_segment.side import (
     encode_side,
     names_in,
     plan_stop,
-    side_source,
+    side_history,
+    side_plan,
 )
 from cmqd_segment.sparse import SparseIndex
 from cmqd_types.actors import Actor
@@ -42,27 +45,113 @@ from support.core.builders import KEY, every
 from support.core.busy_rig import busy_rig
 from support.storage.log_rig import NOW_MS
 
-PLAN = SidePlan(
+SOURCES = [
+    SideSource(3, "owner", "orders", False, 300, 12_000, 5, [5, 256], [2, 4]),
+    SideSource(9, None, None, None, 1, 40, 0, [0], [9]),
+    SideSource(10, "owner", "events", True, 2, 50, 7, [7], [3]),
+    SideSource(400, "other", "orders", False, 1, 0, 0, [0], [2]),
+]
+NAMED = [SideNamed(3, b"positions", [SideRange(6, 8, 0, 77), SideRange(4, 9, 0, None)]), SideNamed(77, b"others", [])]
+PLAN = side_plan(
     7,
     "ab" * 32,
-    1000,
-    1299,
-    [
-        SideSource(3, "owner", "orders", False, 300, 12_000, 5, [5, 256], [2, 4]),
-        SideSource(9, None, None, None, 1, 40, 0, [0], [9]),
-    ],
+    (1000, 1299),
+    [(source.id, source.sparse()) for source in SOURCES],
+    {source.id: name for source in SOURCES if (name := source.source_name) is not None},
 )
-HISTORY = SideHistory(
-    b"leases", [SideNamed(3, 5, 305, b"positions", [SideRange(6, 8, 0, 77), SideRange(4, 9, 0, None)])]
-)
+HISTORY = side_history(b"leases", [(3, 5, 305), (9, 0, 1), (10, 7, 9), (400, 0, 1)], NAMED)
 WHOLE = encode_side(PLAN, HISTORY)
 
 
+def framed(magic: bytes, *parts: Any) -> bytes:
+    """A side file of these parts, which are arrays with their tags."""
+    payloads = [msgspec.msgpack.encode(part) for part in parts]
+    frames = [struct.pack("<II", len(payload), crc32(payload)) + payload for payload in payloads]
+    head = struct.pack("<8sII", magic, *map(len, frames))
+    return head + struct.pack("<I", crc32(head)) + b"".join(frames)
+
+
+def arrays(part: Any) -> list[Any]:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(part))
+
+
+FIRST_FORM = framed(
+    b"CMQDSID1",
+    [1, 7, "ab" * 32, 1000, 1299, SOURCES],
+    [
+        *(2, b"leases"),
+        [
+            [3, 5, 305, b"positions", [[6, 8, 0, 77], [4, 9, 0, None]]],
+            [9, 0, 1, b"", []],
+            [10, 7, 9, b"", []],
+            [77, 0, 0, b"others", []],
+            [400, 0, 1, b"", []],
+        ],
+    ],
+)
+
+
 def test_both_parts_come_back() -> None:
-    assert decode_side(WHOLE) == (PLAN, HISTORY)
+    plan, history = decode_side(WHOLE)
+    assert (plan, history) == (PLAN, HISTORY)
+    assert plan.sources == SOURCES
+    assert history.named == NAMED
     assert WHOLE.startswith(MAGIC)
     ids, history = decode_named(WHOLE)
     assert (ids, history) == (SideIds(*structs.astuple(PLAN)[:4]), HISTORY)
+    assert [history.stores(3, position) for position in (4, 5, 304, 305)] == [False, True, True, False]
+    assert not history.stores(4, 5)
+    assert history.stores(400, 0)
+    assert not history.stores(401, 0)
+    assert list(history.stored()) == [(3, 5, 305), (9, 0, 1), (10, 7, 9), (400, 0, 1)]
+
+
+def test_a_file_of_the_first_form_is_read() -> None:
+    assert decode_side(FIRST_FORM) == (PLAN, HISTORY)
+    assert decode_named(FIRST_FORM) == decode_named(WHOLE)
+    assert decode_plan(FIRST_FORM[: plan_stop(FIRST_FORM)]) == PLAN
+    without = framed(b"CMQDSID1", [1, 7, "", None, None, [[3, None, None, None, 1, 1, 0, [], []]]], [2, b"", []])
+    with pytest.raises(SideError, match="cannot be decoded"):
+        decode_plan(without)
+
+
+DAMAGE: dict[str, Any] = {
+    **{column: [0] for column in ("ids", "messages", "bytes", "first_positions", "lsns")},
+    "names": [None],
+    "accounts": ["owner"],
+    "account_runs": [4, 0, 1],
+}
+
+
+@pytest.mark.parametrize("column", DAMAGE)
+def test_columns_of_different_lengths_are_damage(column: str) -> None:
+    with pytest.raises(SideError, match="different lengths"):
+        decode_plan(encode_side(structs.replace(PLAN, **{column: DAMAGE[column]}), HISTORY))
+
+
+@pytest.mark.parametrize("runs", [[4, -1], [-4, 0, 8, 0], [3, 0]])
+def test_runs_of_accounts_that_do_not_fit_are_damage(runs: list[int]) -> None:
+    with pytest.raises(SideError, match="different lengths"):
+        decode_plan(encode_side(structs.replace(PLAN, account_runs=runs), HISTORY))
+
+
+@pytest.mark.parametrize("column", [2, 3, 4])
+def test_columns_of_part_two_have_one_length(column: int) -> None:
+    history = arrays(HISTORY)
+    history[column] = history[column][:-1]
+    with pytest.raises(SideError, match="different lengths"):
+        decode_side(framed(MAGIC, PLAN, history))
+
+
+def test_a_file_of_many_queues_is_small() -> None:
+    """At most 12 bytes a queue beside its name, which has 11: 10 messages of 256 bytes take some 2,900 in the log."""
+    index = SparseIndex()
+    for lsn in range(1, 1001):
+        index.add_row(lsn, [(7 * lsn, 0, 10, 2560)], 30_000)
+    names = {number: SourceName(number, "account", f"queue-{number:04}") for number in index.queues}
+    plan = side_plan(7, "ab" * 32, (1, 10_000), list(index.queues.items()), names)
+    stored = [(number, 0, 10) for number in index.queues]
+    assert len(encode_side(plan, side_history(b"", stored, []))) < 1000 * (12 + 11)
 
 
 def test_part_one_is_read_from_the_begin_of_the_file() -> None:
@@ -91,7 +180,7 @@ def test_a_file_that_was_cut_is_found(size: int) -> None:
 
 
 def test_a_newer_format_is_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cmqd_segment.side.MAGIC", b"CMQDSID2")
+    monkeypatch.setattr("cmqd_segment.side.MAGIC", b"CMQDSID3")
     newer = encode_side(PLAN, HISTORY)
     monkeypatch.undo()
 
@@ -100,7 +189,7 @@ def test_a_newer_format_is_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_newer_part_is_not_called_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Later(msgspec.Struct, array_like=True, tag=3):
+    class Later(msgspec.Struct, array_like=True, tag=9):
         segment: int = 1
 
     newer: Any = Later()
@@ -113,7 +202,7 @@ def test_fields_of_later_versions_are_ignored() -> None:
     class Later(SidePlan, frozen=True, array_like=True, tag=1):
         more: int = 7
 
-    assert decode_plan(encode_side(Later(*msgspec.structs.astuple(PLAN)), HISTORY)) == PLAN
+    assert decode_plan(encode_side(Later(*structs.astuple(PLAN)), HISTORY)) == PLAN
 
 
 def test_a_side_file_of_another_segment_is_found() -> None:
@@ -124,7 +213,11 @@ def test_a_side_file_of_another_segment_is_found() -> None:
 
 
 def test_only_known_names_are_told() -> None:
-    assert names_in([PLAN]) == [SourceName(3, "owner", "orders")]
+    assert names_in([PLAN]) == [
+        SourceName(3, "owner", "orders"),
+        SourceName(10, "owner", "events", True),
+        SourceName(400, "other", "orders"),
+    ]
 
 
 def test_the_sparse_index_comes_back() -> None:
@@ -132,7 +225,7 @@ def test_the_sparse_index_comes_back() -> None:
     for lsn in range(10, 40):
         index.add_row(lsn, [(1, 100 * lsn, 100 * lsn + 100, 5_000)], 90_000)
 
-    source = side_source(1, None, index.queues[1])
+    (source,) = side_plan(1, "", (None, None), [(1, index.queues[1])], {}).sources
 
     found, expected = source.sparse(), index.queues[1]
     assert list(found.positions) == list(expected.positions) == [100 * lsn for lsn in range(10, 40, 3)]
@@ -143,7 +236,7 @@ def test_the_sparse_index_comes_back() -> None:
 
 def test_ids_outside_the_range_are_not_stored() -> None:
     assert [PLAN.may_store(number) for number in (999, 1000, 1299, 1300)] == [False, True, True, False]
-    assert not SidePlan(1, "", None, None, []).may_store(0)
+    assert not side_plan(1, "", (None, None), [], {}).may_store(0)
 
 
 def collect(
