@@ -26,7 +26,7 @@ class InFlight(msgspec.Struct, frozen=True, gc=False):
     receive_count: int
     first_receive_ms: int
     actor: int = 0
-    """Number of the client that received the message; 0 = not known, as of a lease in a checkpoint."""
+    """Number of the client that received the message; 0 = not known."""
 
 
 class Leases:
@@ -42,8 +42,11 @@ class Leases:
 
     def load(self, part: LeasesSlice) -> None:
         """Load a part of a checkpoint."""
-        for lease, position, deadline_ms, receive_count, first_receive_ms in part.leases:
-            self.by_number[lease] = InFlight(position, deadline_ms, receive_count, first_receive_ms)
+        actors = actor_numbers(part.actors, len(part.leases))
+        for (lease, position, deadline_ms, receive_count, first_receive_ms), actor in zip(
+            part.leases, actors, strict=True
+        ):
+            self.by_number[lease] = InFlight(position, deadline_ms, receive_count, first_receive_ms, actor)
             self._plan(lease, 1, deadline_ms)
 
     def _plan(self, first_lease: int, count: int, deadline_ms: int) -> None:

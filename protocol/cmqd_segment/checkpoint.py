@@ -109,6 +109,8 @@ class LeasesSlice(CheckpointPart, frozen=True, tag=3):
     queue_id: int
     leases: list[tuple[int, int, int, int, int]]
     """(lease, position, deadline_ms, receive_count, first_receive_ms)"""
+    actors: list[int] = []
+    """Clients of the leases, as in records (``cmqd_segment.actor_runs``)."""
 
 
 class HistorySlice(CheckpointPart, frozen=True, tag=4):

@@ -95,8 +95,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     waiting: int | None
     """Receives that wait for messages now; None = not counted, because the queue has very many."""
     in_flight: int | None
-    """Messages that the client has received and not settled. Messages from before the last start of the server may be
-    missing. None = not counted, because the queue has very many."""
+    """Messages that the client has received and not settled. None = not counted, because the queue has very many."""
     received: int
     failed: int
     """Messages that the client gave back (counted), rejected, or did not settle within the visibility timeout."""

@@ -119,8 +119,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True):
     waiting: int | None
     """Receives that wait for messages now; None = not counted, because the queue has very many."""
     in_flight: int | None
-    """Messages that the client has received and not settled. Messages from before the last start of the server may be
-    missing. None = not counted, because the queue has very many."""
+    """Messages that the client has received and not settled. None = not counted, because the queue has very many."""
     received: int
     """Messages that the client received, each receive counted."""
     failed: int

@@ -7,11 +7,11 @@ Names are the word of a client. A key and an account have shares of the table, s
 room of others: beyond the shares, and beyond the limit of the table, further clients of a key have one number together,
 of an actor without name and host.
 
-An actor is forgotten when no row outside of sealed segments names it, because a sealed segment has a table of its
-actors. Time is cut into generations, and an entry has the generation of its last use. When a checkpoint is written and
-all rows of the generations before the present one are sealed, their actors are forgotten, and a new generation begins.
-A forgotten actor that comes back gets a new number: its old number is in no checkpoint any more, so a start could not
-tell that the two are equal.
+An actor is forgotten when no lease in a checkpoint and no row outside of sealed segments names it, because a sealed
+segment has a table of its actors. Time is cut into generations, and an entry has the generation of its last use. When a
+checkpoint is written and all rows of the generations before the present one are sealed, their actors are forgotten, and
+a new generation begins. A forgotten actor that comes back gets a new number: its old number is in no checkpoint any
+more, so a start could not tell that the two are equal.
 """
 
 from collections import Counter
@@ -215,6 +215,13 @@ class Actors:
             self._named[share] -= 1
             if not self._named[share]:
                 del self._named[share]
+
+    def keep(self, numbers: Iterable[int]) -> None:
+        """Keep the actors of leases in a checkpoint until the next checkpoint, also without rows that name them."""
+        for number in numbers:
+            actor = self._by_number.get(number)
+            if actor is not None:
+                self._entries[actor].generation = self._generation
 
     def load(self, part: ActorsSlice) -> None:
         """Take a part of a checkpoint."""

@@ -15,8 +15,8 @@ facts.
 """
 
 from array import array
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, islice
 
 import msgspec
 from pyroaring import BitMap64
@@ -26,6 +26,8 @@ from cmqd.core.facts.queue import Queue
 from cmqd.core.facts.topic import Subscription, Topic
 from cmqd_fold.delays import EMPTY
 from cmqd_fold.half_messages import Checked
+from cmqd_fold.leases import InFlight
+from cmqd_segment.actor_runs import pack_actors
 from cmqd_segment.checkpoint import (
     AnyPart,
     AuditSlice,
@@ -178,21 +180,27 @@ class Checkpoint:
         for entries in dedup_ids:
             yield DedupSlice(queue.queue_id, entries)
         for start in range(0, len(leases), LEASES_A_PART):
-            yield LeasesSlice(
-                queue.queue_id,
-                [
-                    (
-                        lease,
-                        in_flight.position,
-                        in_flight.deadline_ms,
-                        in_flight.receive_count,
-                        in_flight.first_receive_ms,
-                    )
-                    for lease, in_flight in leases[start : start + LEASES_A_PART]
-                ],
-            )
+            yield self._leases_slice(queue.queue_id, leases[start : start + LEASES_A_PART])
         for start in range(0, len(history), CHUNKS_A_PART):
             yield HistorySlice(queue.queue_id, history[start : start + CHUNKS_A_PART])
+
+    def _leases_slice(self, queue_id: int, leases: Sequence[tuple[int, InFlight]]) -> LeasesSlice:
+        actors = [in_flight.actor for _, in_flight in leases]
+        self._facts.actors.keep(set(actors))
+        return LeasesSlice(
+            queue_id,
+            [
+                (
+                    lease,
+                    in_flight.position,
+                    in_flight.deadline_ms,
+                    in_flight.receive_count,
+                    in_flight.first_receive_ms,
+                )
+                for lease, in_flight in leases
+            ],
+            pack_actors([(len(list(equal)), actor) for actor, equal in groupby(actors)]),
+        )
 
     def _queue_slice(self, queue: Queue, lsn: int) -> QueueSlice:
         """Return the first part of a queue."""

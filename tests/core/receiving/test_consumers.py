@@ -116,18 +116,50 @@ def test_a_client_that_is_gone_for_an_hour_is_listed_only_while_it_holds_message
     assert rig.broker.parts.runtime.consumers.count(ACCOUNT) == 0
 
 
-def test_after_a_restart_messages_in_flight_of_later_rows_are_known(rig: Rig) -> None:
-    rig.send(b"1", b"2")
-    receive(rig, ANN, 1)
+@pytest.mark.parametrize("is_checkpoint", [False, True])
+def test_after_a_restart_the_clients_of_messages_in_flight_are_known(rig: Rig, is_checkpoint: bool) -> None:
+    rig.send(*[b"%d" % number for number in range(9)])
+    for actor, most in ((ANN, 2), (BEN, 3), (NO_ACTOR, 1), (ANN, 1)):
+        receive(rig, actor, most)
+        rig.advance(1_000)
     rig.settle()
-    again = rig.crash()
-    assert listed(again) == (0, [])
+    before = consumers(rig)
+    again = rig.crash_after(rig.checkpoint()) if is_checkpoint else rig.crash()
 
+    found = consumers(again)
+
+    assert {name: info.in_flight for name, info in found.items()} == {"ann": 3, "ben": 3}
+    assert [(found["ben"].secret_id, found["ben"].host, found["ben"].stated_by)] == [
+        ("AKIDben", "10.0.0.2", "10.0.0.9")
+    ]
+    # Figures count since the start; the time is that of the newest message that the client holds.
+    assert [(info.received, info.failed) for info in found.values()] == [(0, 0), (0, 0)]
+    assert [found[name].last_receive_ms for name in found] == [before[name].last_receive_ms for name in found]
     receive(again, ANN, 1)
     again.answer_reads()
+    assert (consumers(again)["ann"].received, consumers(again)["ann"].in_flight) == (1, 4)
+    # Messages that time out are failures of their clients, if these ask again, and nobody holds them any more.
+    receive(again, BEN, 1)
+    again.advance(40_000)
+    again.settle()
+    assert (consumers(again)["ben"].failed, consumers(again)["ben"].in_flight) == (4, 0)
 
-    found = consumers(again)["ann"]
-    assert (found.received, found.in_flight) == (1, 2)
+
+def test_a_client_keeps_its_number_while_checkpoints_have_a_lease_of_it(rig: Rig) -> None:
+    rig.send(b"1")
+    (handle,) = receive(rig, ANN)
+    rig.hide(handle, timeout_ms=10 * IDLE_MS)
+    actors = rig.broker.facts.actors
+    for _ in range(4):
+        rig.advance(1_000)
+        parts = list(rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms, rig.log.last_lsn))
+
+    assert actors.known_number(ANN) == 1
+    assert consumers(rig.crash_after(parts))["ann"].in_flight == 1
+    rig.delete(handle)
+    for _ in range(3):
+        list(rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms, rig.log.last_lsn))
+    assert actors.known_number(ANN) == 0
 
 
 def test_a_list_has_pages_searches_and_a_queue(rig: Rig) -> None:

@@ -7,6 +7,8 @@ import pytest
 
 from cmqd_client import connect
 from cmqd_segment.actor_runs import actor_numbers
+from cmqd_segment.checkpoint import LeasesSlice
+from cmqd_segment.checkpoint_file import decode_part, read_payloads
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.records import ActorSeen, MessagesDeleted, MessagesReceived, MessagesSent, unpack_runs
 from cmqd_segment.rows import decode_records
@@ -69,3 +71,28 @@ async def test_clients_are_named_over_a_crash(tmp_path: Path) -> None:
         ("MessagesSent", ["clio"]),
         ("MessagesSent", ["ann"]),
     ]
+
+
+async def test_consumers_of_messages_in_flight_are_known_over_a_checkpoint_and_a_crash(tmp_path: Path) -> None:
+    broker = RunningBroker(tmp_path)
+
+    async def in_flight() -> dict[str, int | None]:
+        async with connect(broker.url, name="operator") as operator:
+            return {one.name: one.in_flight for one in (await operator.consumers()).consumers}
+
+    with broker:
+        async with connect(broker.url, name="ann") as ann, connect(broker.url, name="ben") as ben:
+            queue = await ann.ensure_queue("jobs", visibility_timeout=43_200)
+            await queue.send_batch([b"%d" % number for number in range(8)])
+            await queue.receive(5)
+            await ben.queue("jobs").receive(2)
+        # The stop writes a checkpoint, and the kill leaves it as the last.
+        broker.stop()
+        (checkpoint, *_) = sorted((tmp_path / "data" / "checkpoints").iterdir(), reverse=True)
+        slices = [part for part in map(decode_part, read_payloads(checkpoint)) if isinstance(part, LeasesSlice)]
+        assert sum(len(part.leases) for part in slices) == 7
+        broker.start()
+        broker.kill()
+        broker.start()
+
+        assert await in_flight() == {"ann": 5, "ben": 2}

@@ -6,7 +6,8 @@ clients, unless a queue has too many for a step.
 """
 
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
+from itertools import islice
 from operator import attrgetter
 from typing import Final
 
@@ -14,7 +15,8 @@ from cmqd.core.facts.facts import Facts
 from cmqd.core.facts.queue import Queue
 from cmqd.core.limits import check_range
 from cmqd.core.names import every_name
-from cmqd.core.runtime.consumers import Consumer, is_idle
+from cmqd.core.runtime.consumers import MAX_OF_QUEUE, Consumer, is_idle
+from cmqd.core.runtime.queue import QueueRuntime
 from cmqd.core.runtime.runtime import Runtime
 from cmqd_fold.leases import InFlight
 from cmqd_types.actors import Actor
@@ -26,6 +28,10 @@ EXAMINED_A_STEP: Final = 400
 """Queues or consumers of a step: less than a millisecond."""
 COUNTED: Final = 10_000
 """Leases or waiting receives of a queue that a step counts by their clients, in less than a millisecond."""
+
+LEASES_A_CONSUMER: Final = COUNTED // EXAMINED_A_STEP
+UNUSED: Final = QueueRuntime()
+"""Stands for a queue that is not used since the start, and that may have leases from before."""
 
 HIDDEN: Final = "(hidden)"
 """Stands for a host that the caller may not see."""
@@ -90,7 +96,8 @@ class ConsumerList:
                 examined += 1
                 if queue in ("", one.name) and shows(one.name):
                     consumers = self._of_queue(one, now_ms, shows_hosts)
-                    examined += len(consumers)
+                    # A lease that is counted costs a fraction of a consumer.
+                    examined += len(consumers) + min(one.index.in_flight_count, COUNTED) // LEASES_A_CONSUMER
                     for info in consumers:
                         if not search or _matches(info, search):
                             if offset <= total < offset + limit:
@@ -104,10 +111,12 @@ class ConsumerList:
 
     def _of_queue(self, queue: Queue, now_ms: int, shows_hosts: bool) -> list[ConsumerInfo]:
         """Return the consumers of a queue in order of name, and forget those that are gone."""
-        runtime = self._runtime.get(queue.queue_id)
-        if runtime is None or not runtime.consumers:
+        runtime = self._runtime.get(queue.queue_id) or UNUSED
+        # Asked before the table of leases, which a look at would make.
+        leases = queue.index.leases.by_number if queue.index.is_made("leases") else {}
+        waiters = runtime.line.waiting
+        if not runtime.consumers and not leases:
             return []
-        leases, waiters = queue.index.leases.by_number, runtime.line.waiting
         held = Counter(map(_client, leases.values())) if len(leases) <= COUNTED else None
         waiting = Counter([waiter.actor for waiter in waiters.values()]) if len(waiters) <= COUNTED else None
         infos: list[ConsumerInfo] = []
@@ -122,8 +131,24 @@ class ConsumerList:
                 infos.append(_info(queue, consumer, waits, in_flight, shows_hosts))
         if gone:
             self._consumers.drop(queue.account, runtime.consumers, gone)
+        if held:
+            shown = islice(self._holders(leases, held), max(MAX_OF_QUEUE - len(infos), 0))
+            infos += [
+                _info(queue, one, None if waiting is None else waiting[one.actor], held[number], shows_hosts)
+                for number, one in shown
+            ]
         infos.sort(key=_order)
         return infos
+
+    def _holders(self, leases: Mapping[int, InFlight], held: Mapping[int, int]) -> Iterator[tuple[int, Consumer]]:
+        """Yield the clients that hold messages and are in no table, such as those that ask no more since the start."""
+        # Leases come in the order of their numbers, so the last lease of a client is its newest.
+        received_ms = {lease.actor: lease.first_receive_ms for lease in leases.values()}
+        for number in held:
+            actor = self._actors.find(number)
+            if actor is not None:
+                time_ms = received_ms[number]
+                yield number, Consumer(actor, time_ms, time_ms, time_ms)
 
 
 def _info(
