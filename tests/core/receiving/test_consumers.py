@@ -8,6 +8,7 @@ from cmqd.core.operations.queues import consumer_list
 from cmqd.core.operations.queues.consumer_list import HIDDEN
 from cmqd.core.runtime import consumers as bounds
 from cmqd.core.runtime.consumers import EXAMINED, IDLE_MS, Consumer
+from cmqd_segment.checkpoint import AnyPart
 from cmqd_types.actors import NO_ACTOR, Actor
 from cmqd_types.inspection import ConsumerInfo
 from support.core.alone import Receive, Send
@@ -150,6 +151,7 @@ def test_a_client_keeps_its_number_while_checkpoints_have_a_lease_of_it(rig: Rig
     (handle,) = receive(rig, ANN)
     rig.hide(handle, timeout_ms=10 * IDLE_MS)
     actors = rig.broker.facts.actors
+    parts: list[AnyPart] = []
     for _ in range(4):
         rig.advance(1_000)
         parts = list(rig.broker.checkpoint(lambda: rig.log.last_lsn, rig.now_ms, rig.log.last_lsn))
