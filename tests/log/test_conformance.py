@@ -568,17 +568,17 @@ async def test_a_checkpoint_that_was_held_at_a_crash_is_superseded_like_any_othe
 
 async def test_standing_pins_outlive_a_crash(open_rig: OpenRig, place: Place) -> None:
     rig = await open_rig()
-    assert list(rig.log.standing_pins) == []
+    assert not rig.log.standing_pins
     pins = [StandingPinEntry("hourly", NOW_MS, 60_000), StandingPinEntry("nightly", NOW_MS, 3_600_000)]
     await rig.log.keep_standing_pins(pins)
     await rig.store(1, 0, 1)
     await place.crash(rig.log)
 
     again = await open_rig()
-    assert list(again.log.standing_pins) == pins
+    assert list(again.log.standing_pins or ()) == pins
     await again.log.keep_standing_pins(pins[:1])
     await again.log.close()
-    assert list((await open_rig()).log.standing_pins) == pins[:1]
+    assert list((await open_rig()).log.standing_pins or ()) == pins[:1]
 
 
 async def test_rows_of_two_starts_have_two_numbers(open_rig: OpenRig, place: Place) -> None:

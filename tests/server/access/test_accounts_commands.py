@@ -20,6 +20,7 @@ from cmqd.server.access.accounts_file import (
     new_key,
 )
 from cmqd.storage.folder.data_folder import DataFolder
+from cmqd_segment.folder_lock import LockHolder
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, Manifest, write_manifest
 
 
@@ -202,7 +203,7 @@ def test_a_running_broker_is_named_and_nothing_is_changed(
 ) -> None:
     content = file.path.read_bytes()
     folder = DataFolder(file.path.parent)
-    asyncio.run(folder.lock(0, 1234))
+    asyncio.run(folder.lock(0, LockHolder(os.getpid(), 1234)))
 
     assert run(file, *arguments) == 4
     assert run(file, "check") == 0

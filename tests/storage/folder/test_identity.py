@@ -11,6 +11,7 @@ from cmqd.storage.folder import log_identity as identity
 from cmqd.storage.folder.data_folder import DataFolder
 from cmqd.storage.storage_errors import DamagedError, FolderLocked
 from cmqd_segment.checkpoint_file import verify_checkpoint
+from cmqd_segment.folder_lock import LockHolder
 from cmqd_segment.manifest import (
     MAX_STARTS,
     Manifest,
@@ -207,7 +208,7 @@ def test_the_command_refuses_a_folder_without_a_manifest_or_in_use(
     assert "has no manifest" in capsys.readouterr().err
     write_manifest(tmp_path, Manifest(clean=True, log_id="a" * 32))
     holder = DataFolder(tmp_path)
-    asyncio.run(holder.lock(0, 1))
+    asyncio.run(holder.lock(0, LockHolder(1, 1)))
     assert main(["new-log-id", "--data", str(tmp_path)]) == 4
     holder.unlock()
     assert "keeps its id" in capsys.readouterr().err

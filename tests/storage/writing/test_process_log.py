@@ -53,7 +53,7 @@ async def test_a_segment_whose_seal_ends_while_it_is_dropped_is_not_offered_agai
     log = StorageProcessLog(settings_for(tmp_path), process.start)
     opening = asyncio.create_task(log.open())
     assert isinstance(await process.heads.get(), ipc.Open)
-    process.control.send(ipc.Opened(RecoveryReport(False, True, 0, 5, False), 5, [SEGMENT], []))
+    process.control.send(ipc.Opened(RecoveryReport(False, True, 0, 5, False), 5, [SEGMENT]))
     await opening
 
     dropping = asyncio.create_task(log.drop_segments([1], 5))
@@ -81,7 +81,7 @@ async def test_a_request_for_the_active_segment_fails_with_the_log(tmp_path: Pat
     log = StorageProcessLog(settings_for(tmp_path), process.start)
     opening = asyncio.create_task(log.open())
     assert isinstance(await process.heads.get(), ipc.Open)
-    process.control.send(ipc.Opened(RecoveryReport(False, True, 0, 5, False), 5, [SEGMENT], []))
+    process.control.send(ipc.Opened(RecoveryReport(False, True, 0, 5, False), 5, [SEGMENT]))
     await opening
     first, second = (asyncio.create_task(log.active_segment()) for _ in range(2))
     requests = [await process.heads.get() for _ in range(2)]
