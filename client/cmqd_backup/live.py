@@ -85,12 +85,17 @@ async def pinned_folder(client: Client, folder: Path) -> AsyncGenerator[tuple[He
                 f"the broker that was asked has log {pin.log_id}, and {folder} has log {manifest.log_id}: do CMQ_URL or"
                 " CMQ_CONTEXT_FILE name another broker?"
             )
-        sealed = {entry.number for entry in manifest.segments if entry.state is SegmentState.SEALED}
+        sealed = [entry for entry in manifest.segments if entry.state is SegmentState.SEALED]
         held = held_by(pin, numbers, folder, manifest)
-        if numbers <= sealed and (manifest.cache_of is None or not missing_rows(held)):
+        if manifest.cache_of is None:
+            if not numbers <= {entry.number for entry in sealed}:
+                raise Refused(f"{folder} is not the folder of the broker that was asked")
             yield held, pin
-        elif manifest.cache_of is None:
-            raise Refused(f"{folder} is not the folder of the broker that was asked")
+        # A segment of a standby that is not among the numbers of the leader is no sign of a drop.
+        elif numbers == {entry.number for entry in sealed if entry.last_lsn <= held.last_lsn} and not missing_rows(
+            held
+        ):
+            yield held, pin
         else:
             # The addresses of a pair lead to the leader from both machines. Numbers of segments are each broker's own.
             async with followed_folder(folder, pin) as followed:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from cmqd_backup.live import pinned_folder, standing_name
 from cmqd_backup.refusals import Refused
 from cmqd_client import Client
 from cmqd_client.pins import LogPin, PinnedSegments
-from cmqd_segment.manifest import read_manifest
+from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, SegmentState, read_manifest, write_manifest
 from support.backup.growing_log import GrowingLog
 
 
@@ -43,7 +44,7 @@ class FakeClient:
 async def held(folder: Path, pins: FakePins) -> tuple[int, list[int]]:
     """Return the last row of a copy, and the numbers of its segments."""
     async with pinned_folder(cast("Client", cast("Any", FakeClient(pins))), folder) as (found, _):
-        return found.last_lsn, [entry.number for entry in found.manifest.segments if entry.sha256]
+        return found.last_lsn, [entry.number for entry in found.manifest.segments if entry.state is SegmentState.SEALED]
 
 
 @pytest.fixture
@@ -73,6 +74,17 @@ async def test_the_folder_of_another_log_or_broker_is_refused(log: GrowingLog):
         await held(log.folder, standby)
 
     assert (other.released, standby.released) == ([7], [7])
+
+
+async def test_rows_of_a_standby_in_segments_that_the_leader_has_not_are_copied(log: GrowingLog):
+    # A standby that was stopped in order has no unsealed rows. The leader has all rows in one segment.
+    manifest = read_manifest(log.folder)
+    numbers = [entry.number for entry in manifest.segments if entry.rows]
+    cache = structs.replace(manifest, format=CACHE_FORMAT, cache_of=CacheOf(manifest.log_id, 0))
+    write_manifest(log.folder, cache)
+
+    assert len(numbers) > 1
+    assert await held(log.folder, FakePins(manifest.log_id, numbers[:1], lsn=8)) == (8, numbers)
 
 
 def test_the_name_of_a_standing_pin_is_of_its_place():
