@@ -152,7 +152,7 @@ class PinRequests:
         if log.standing_pins is None:
             text = (
                 "the tables of the engine have no column for standing pins, so the next leader would not know them;"
-                " 'cmqd ha check' prints the statement that adds the column"
+                " 'cmqd ha check' prints the statement that adds the column. The next lead, or start, finds the column"
             )
             client.answer(error(request.request_id, ErrorCode.UNKNOWN_OPERATION, text))
             return
