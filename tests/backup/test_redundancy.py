@@ -303,7 +303,7 @@ async def test_runs_at_an_interval_leave_no_gap_over_takeovers_and_starts(
         await shop.trade(url, 10)
         await asyncio.to_thread(taking_over.join)
         async with connect(url) as client:
-            # No run has told the new leader anything: the broker of the folder is down.
+            # The new leader has it from the engine. A run that was under way at the kill may have told its row, too.
             (standing,) = (await client.status())["standing_pins"]
         taking_over = standing_by(first)
         await shop.trade(url, 5)
@@ -320,7 +320,7 @@ async def test_runs_at_an_interval_leave_no_gap_over_takeovers_and_starts(
         await runs.two_more()
     listed = await asyncio.to_thread(cmqd, "backup", "list", backup, "--verify")
 
-    assert (standing["copied_lsn"], standing["every_ms"]) == (None, 1000)
+    assert standing["every_ms"] == 1000
     assert listed.returncode == 0, listed.stdout + listed.stderr
     assert not [line for line in runs.lines if line.startswith("gap")], runs.lines
     picked = random.Random(11).sample(range(len(shop.states)), 6)

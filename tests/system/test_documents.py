@@ -32,6 +32,7 @@ ELSEWHERE = {
     "backup.md": "tests/backup/test_documents.py, with a broker over the restored folder",
     "json-api.md": "tests/gateway/rest/test_docs.py, with a gateway",
     "replay.md": "tests/spark/test_documents.py, with Spark",
+    "testing.md": "tests/testing/test_pages.py, with a backup of an incident",
 }
 """Pages with commands that other tests run."""
 NEW_INTERPRETERS = "command-line.md"

@@ -22,7 +22,7 @@ async def test_the_life_of_a_message_is_read_by_id_and_by_handle(client: Client)
     assert (first.kind, first.queue, first.id, first.size) == (LifeKind.SENT, "orders", sent.id, 3)
     assert first.client_name
     assert (first.client_host, first.client_stated_by) == ("127.0.0.1", "")
-    assert first.description == f"sent, 3 bytes, by {first.client_name} (AKID...{first.client_key[-2:]})"
+    assert first.description == f'sent, 3 bytes, by "{first.client_name}" (AKID...{first.client_key[-2:]})'
     assert (first.from_id, first.until_time) == (None, None)
     assert (second.kind, second.receive_count, second.certain) == (LifeKind.RECEIVED, 1, True)
     assert second.until_time == second.time + timedelta(seconds=30)
