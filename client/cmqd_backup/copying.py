@@ -11,7 +11,8 @@ from cmqd_backup.refusals import Refused
 from cmqd_backup.runs import StoredFile
 from cmqd_backup.stores import Store
 
-CHUNK_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 1 << 16
+"""Written through to the disk at a time: a commit on the same disk waits for one of them."""
 
 
 class Pace:
