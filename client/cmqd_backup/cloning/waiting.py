@@ -1,5 +1,6 @@
 """The messages of a clone: those that wait in the source, under new positions, as records of sends."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -75,11 +76,7 @@ class WaitingQueue:
 
     def position_of(self, old: int) -> int:
         """Return the first position of the clone for messages at or above a position of the source."""
-        low, high = 0, len(self._old_positions)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._old_positions[middle] < old else (low, middle)
-        return low
+        return bisect_left(self._old_positions, old)
 
     def take(
         self, messages: Sequence[StoredMessage], dedup_ids: Sequence[str | None] | None, masking: Masking, log: NewLog
