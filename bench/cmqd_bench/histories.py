@@ -29,10 +29,10 @@ from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.storage_settings import StorageSettings
 from cmqd_bench.machine.conditions import conditions, scratch_root
 from cmqd_bench.machine.processes import cpu_seconds
+from cmqd_log.data_folder.histories import HistoryReader
 from cmqd_segment.manifest import SegmentEntry, SegmentState, read_manifest
 from cmqd_segment.records import AnyRecord, MessagesDeleted, MessagesReceived, MessagesSent, QueueCreated
 from cmqd_types.attributes import QueueAttributes
-from pyspark_cmqd.data_folder.histories import HistoryReader
 
 QUEUES = 9
 BATCH = 20

@@ -9,8 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
-from pyspark_cmqd.data_folder.plan import describe
-from pyspark_cmqd.errors import CmqdSourceError, OptionError
+from cmqd_log.data_folder.plan import describe
+from cmqd_log.errors import CmqdSourceError, OptionError
 from pyspark_cmqd.java import JavaError
 
 _OPTIONS = {

@@ -26,14 +26,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_cmqd.data_folder.catalog import read_catalog
-from pyspark_cmqd.data_folder.folder import Folder, open_folder
-from pyspark_cmqd.data_folder.plan import View
-from pyspark_cmqd.errors import FolderError
-from pyspark_cmqd.files import beside
-from pyspark_cmqd.options import Options, parse_options
-from pyspark_cmqd.reading.driver import check_names, unsealed_rows
-from pyspark_cmqd.schema import COLUMNS
+from cmqd_log.data_folder.catalog import read_catalog
+from cmqd_log.data_folder.folder import Folder, open_folder
+from cmqd_log.data_folder.plan import View
+from cmqd_log.errors import FolderError
+from cmqd_log.files import beside
+from cmqd_log.options import Options, parse_options
+from cmqd_log.reading.planning import check_names, unsealed_rows
+from cmqd_log.schema import COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

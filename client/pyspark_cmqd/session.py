@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark_cmqd.errors import CmqdSourceError
+from cmqd_log.errors import CmqdSourceError
 from pyspark_cmqd.java import JavaError, use_java
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ LOG_LINES = 6
 """Number of lines of Spark's output in the error about a session that does not start."""
 TELL_SECONDS = 0.2
 _NEEDED = ("pyspark", "pyarrow", "pyroaring")
-_OURS = re.compile(r"^(?:pyspark_cmqd\.[a-z]+|cmqd_client\.errors)\.(\w+): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^(?:pyspark_cmqd\.[a-z]+|cmqd_log\.errors|cmqd_client\.errors)\.(\w+): (.+)$", re.MULTILINE)
 
 
 class SparkError(CmqdSourceError):

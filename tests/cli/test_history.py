@@ -12,7 +12,7 @@ import pytest
 
 from cmq_cli.exitcodes import ExitCode
 from cmqd_client import connect
-from pyspark_cmqd.data_folder.histories import MAX_FOUND, HistoryReader
+from cmqd_log.data_folder.histories import MAX_FOUND, HistoryReader
 from support.client.cmq_runs import Cmq, ThreadedServer
 from support.core.builders import KEY, Rig
 from support.processes.running_broker import RunningBroker

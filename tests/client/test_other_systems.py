@@ -32,8 +32,8 @@ MISSING_NAMES = {
     socket: ["AF_UNIX", "MSG_DONTWAIT", "SO_REUSEPORT", "TCP_USER_TIMEOUT"],
 }
 OURS = {
-    "cmq_cli", "cmqd_client", "cmqd_fold", "cmqd_protocol", "cmqd_reading", "cmqd_segment", "cmqd_types",
-    "pyspark_cmqd",
+    "cmq_cli", "cmqd_client", "cmqd_fold", "cmqd_log", "cmqd_protocol", "cmqd_reading", "cmqd_segment",
+    "cmqd_types", "pyspark_cmqd",
 }
 real_import = builtins.__import__
 

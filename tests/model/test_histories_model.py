@@ -19,8 +19,8 @@ from model.lives import check_life, messages_by_id, path_to
 from model.test_everything_model import EverythingMachine
 from model.topics import TopicsMachine
 
+from cmqd_log.data_folder.histories import HistoryReader
 from cmqd_types.histories import LifeKind
-from pyspark_cmqd.data_folder.histories import HistoryReader
 from support.spark.log_folder import Row, rows_of
 from support.storage.log_rig import ForkedPlace, LogRig
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from cmqd_log.data_folder.histories import HistoryReader
 from cmqd_reading.births import births_in
 from cmqd_reading.life import Life
 from cmqd_types.histories import LifeEvent
-from pyspark_cmqd.data_folder.histories import HistoryReader
 from support.core.busy_rig import busy_rig
 from support.spark.log_folder import rows_of, write_folder
 from support.storage.log_rig import NOW_MS

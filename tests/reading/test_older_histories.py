@@ -3,11 +3,11 @@
 import tempfile
 from pathlib import Path
 
+from cmqd_log.data_folder.histories import HistoryReader
 from cmqd_reading.births import births_in
 from cmqd_segment.manifest import SegmentState, read_manifest
 from cmqd_segment.scan import readable_segments, scan_segment
 from cmqd_types.histories import LifeKind
-from pyspark_cmqd.data_folder.histories import HistoryReader
 from support.cases import each_case
 from support.formats.archives import ARCHIVES, unpack
 

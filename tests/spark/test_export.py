@@ -15,9 +15,9 @@ from msgspec import structs
 
 from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
-from pyspark_cmqd import export as module
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.schema import COLUMNS
+from cmqd_log import export as module
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.schema import COLUMNS
 from support.spark.log_folder import queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS, body
 
@@ -142,6 +142,6 @@ def test_an_export_that_cannot_be_made_fails_with_the_reason(
     assert export(tmp_path / "none", tmp_path / "out") == ExitCode.FAILED
     assert "it has no manifest" in capfd.readouterr().err
 
-    monkeypatch.setitem(sys.modules, "pyspark_cmqd.export", None)
+    monkeypatch.setitem(sys.modules, "cmqd_log.export", None)
     assert export(folder, tmp_path / "out") == ExitCode.FAILED
     assert "cmqd[spark]" in capfd.readouterr().err

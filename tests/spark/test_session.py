@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 TRACE = """[PYTHON_DATA_SOURCE_ERROR] Failed to generate partitions: Traceback (most recent call last):
   File "driver.py", line 24, in plan_batch
     raise FolderError(...)
-pyspark_cmqd.errors.FolderError: /data is not a data folder: it has no manifest
+cmqd_log.errors.FolderError: /data is not a data folder: it has no manifest
  SQLSTATE: 38000"""
 
 

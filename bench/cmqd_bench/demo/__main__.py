@@ -16,7 +16,7 @@ from cmqd_bench.failures import BenchFailed
 from cmqd_bench.machine.termination import treat_sigterm_like_ctrl_c
 from cmqd_client import CmqError
 from cmqd_load.failures import LoadError
-from pyspark_cmqd.errors import CmqdSourceError
+from cmqd_log.errors import CmqdSourceError
 
 HELD, BROKEN, INTERRUPTED = 0, 1, 130
 MESSAGES = 20_000

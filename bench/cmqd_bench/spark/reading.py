@@ -172,12 +172,12 @@ def bytes_read(folder: Path, **options: str) -> Mapping[str, int]:
     """Do the work of the executors in this process; return the rows found and the bytes read."""
     import pyarrow as pa
 
-    from pyspark_cmqd.data_folder.plan import gathered
-    from pyspark_cmqd.options import parse_options
-    from pyspark_cmqd.reading.arrow_batches import arrow_type
-    from pyspark_cmqd.reading.driver import plan_batch
-    from pyspark_cmqd.reading.executor import read_task
-    from pyspark_cmqd.schema import COLUMNS
+    from cmqd_log.data_folder.plan import gathered
+    from cmqd_log.options import parse_options
+    from cmqd_log.reading.arrow_batches import arrow_type
+    from cmqd_log.reading.planning import plan_batch
+    from cmqd_log.reading.tasks import read_task
+    from cmqd_log.schema import COLUMNS
 
     schema = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
     before = _read_so_far()

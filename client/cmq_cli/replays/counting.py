@@ -9,7 +9,7 @@ ATTEMPTS = 5
 """Maximum number of attempts to count while the broker reclaims segments."""
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.options import Options
+    from cmqd_log.options import Options
     from pyspark_cmqd.replaying.replay_count import Count
 
 
@@ -19,8 +19,8 @@ def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
     Raises:
         CmqdSourceError: the options or the log cannot be used.
     """
-    from pyspark_cmqd.errors import SegmentReclaimedError
-    from pyspark_cmqd.options import parse_options
+    from cmqd_log.errors import SegmentReclaimedError
+    from cmqd_log.options import parse_options
     from pyspark_cmqd.replaying.replay_count import count, plan_count
     from pyspark_cmqd.replaying.replay_journal import LEFT_OUT, slice_messages
 

@@ -8,7 +8,7 @@ from cmq_cli.spark import show_unsealed
 from cmq_cli.values import counted, from_ms, show_count, show_size, show_time
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.options import Options
+    from cmqd_log.options import Options
     from pyspark_cmqd.replaying.replay_count import Count
     from pyspark_cmqd.replaying.replay_journal import Journal
 

@@ -46,8 +46,8 @@ def only_count(session: Session, order: Order) -> ExitCode:
 
 def begin_run(session: Session, order: Order) -> ExitCode:
     """Count the messages, write the journal, and send. Raises the errors of :func:`only_count`."""
+    from cmqd_log.message_states.states_at import write_states
     from pyspark_cmqd.java import use_java
-    from pyspark_cmqd.message_states.states_at import write_states
     from pyspark_cmqd.replaying import replay_journal
 
     output = session.output
@@ -158,7 +158,7 @@ def resume_run(session: Session, resume: str, order: Order) -> ExitCode:
 
 def _run(session: Session, journal: "Journal", file: Path, count: "Count | None") -> ExitCode:
     """Send the remaining slices, show the result, and return the exit code."""
-    from pyspark_cmqd.errors import CmqdSourceError
+    from cmqd_log.errors import CmqdSourceError
 
     output = session.output
     before = journal.done, journal.seconds

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_cmqd.data_folder.plan import Task
+    from cmqd_log.data_folder.plan import Task
 
 
 class CmqdPartition(InputPartition):
@@ -27,7 +27,7 @@ def read_partition(partition: InputPartition, columns: StructType) -> "Iterator[
     """Yield the messages of a partition. Spark makes up a partition if a plan has none; it has no messages."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from pyspark_cmqd.reading.executor import read_task
+    from cmqd_log.reading.tasks import read_task
 
     if isinstance(partition, CmqdPartition):
         schema = to_arrow_schema(columns, timezone="UTC")

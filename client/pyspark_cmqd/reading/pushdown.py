@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pyspark_cmqd.options import Options
+from cmqd_log.options import Options
 
 
 def narrowed(options: Options, filters: Iterable[Filter]) -> Options:

@@ -26,10 +26,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_cmqd.errors import OptionError
-from pyspark_cmqd.options import Options, parse_options
+from cmqd_log.errors import OptionError
+from cmqd_log.options import Options, parse_options
+from cmqd_log.schema import COLUMNS, OF_THE_LOG
+from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
-from pyspark_cmqd.schema import COLUMNS, OF_THE_LOG
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +66,7 @@ _OPTION = "option."
 
 
 class CmqdDataSource(DataSource):
-    """``format("cmqd")``; the options are those of :mod:`pyspark_cmqd.options`."""
+    """``format("cmqd")``; the options are those of :mod:`cmqd_log.options`."""
 
     @classmethod
     def name(cls) -> str:
@@ -160,8 +161,6 @@ class CmqdReader(DataSourceReader):
     """Reader of a batch: reads the rows of the log at the moment of planning."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        from pyspark_cmqd.reading.arrow_batches import check_columns
-
         check_columns(schema)
         self.options = options
         self.columns = schema
@@ -179,8 +178,8 @@ class CmqdReader(DataSourceReader):
         Raises:
             CmqdSourceError: an option, the folder or requested rows cannot be used.
         """
-        from pyspark_cmqd.data_folder.plan import gathered
-        from pyspark_cmqd.reading.driver import plan_batch, warn_unsealed
+        from cmqd_log.data_folder.plan import gathered
+        from cmqd_log.reading.planning import plan_batch, warn_unsealed
         from pyspark_cmqd.reading.pushdown import narrowed
 
         options = narrowed(self.options, self.filters)

@@ -1,5 +1,5 @@
 """The streaming source: a position is a row of the log, ``{"lsn": n, ...}``; all messages up to row *n* were read. The
-position also names the log (see :mod:`pyspark_cmqd.data_folder.positions`).
+position also names the log (see :mod:`cmqd_log.data_folder.positions`).
 
 Positions and limits go by whole rows, and rows never change. So two positions define a batch, and a batch that is run
 again after a crash is the same batch. Spark keeps the positions in its checkpoint; the connector never trims the data
@@ -23,13 +23,13 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_cmqd.data_folder.catalog import Catalog, checkpointed, follow
-from pyspark_cmqd.data_folder.folder import Folder, open_folder
-from pyspark_cmqd.data_folder.plan import View, gathered, wanted_ids
-from pyspark_cmqd.data_folder.positions import Offset, check_offset, offset_at
-from pyspark_cmqd.errors import DataLossError, OptionError, OtherLogError
-from pyspark_cmqd.options import Mode, Options
-from pyspark_cmqd.reading.driver import (
+from cmqd_log.data_folder.catalog import Catalog, checkpointed, follow
+from cmqd_log.data_folder.folder import Folder, open_folder
+from cmqd_log.data_folder.plan import View, gathered, wanted_ids
+from cmqd_log.data_folder.positions import Offset, check_offset, offset_at
+from cmqd_log.errors import DataLossError, OptionError, OtherLogError
+from cmqd_log.options import Mode, Options
+from cmqd_log.reading.planning import (
     check_loss,
     first_offset,
     limited_offset,
@@ -37,6 +37,7 @@ from pyspark_cmqd.reading.driver import (
     needs_names,
     plan_range,
 )
+from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: an option or a column cannot be used.
         """
-        from pyspark_cmqd.reading.arrow_batches import check_columns
-
         check_columns(schema)
         if options.mode is not Mode.EVENTS:
             raise OptionError(

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_cmqd.data_folder.folder import open_folder
-from pyspark_cmqd.data_folder.plan import describe
-from pyspark_cmqd.data_folder.positions import check_position, start_at
-from pyspark_cmqd.errors import DataLossError, OtherLogError
-from pyspark_cmqd.options import Mode, parse_options
+from cmqd_log.data_folder.folder import open_folder
+from cmqd_log.data_folder.plan import describe
+from cmqd_log.data_folder.positions import check_position, start_at
+from cmqd_log.errors import DataLossError, OtherLogError
+from cmqd_log.options import Mode, parse_options
+from cmqd_log.schema import COLUMNS
 from pyspark_cmqd.replaying.replay_count import row_checks
 from pyspark_cmqd.replaying.replay_journal import MARK, Doubt, Journal, JournalError, Slice, states_file, write_journal
-from pyspark_cmqd.schema import COLUMNS
 from pyspark_cmqd.session import SparkError, reason_of
 
 if TYPE_CHECKING:

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from cmqd_log.data_folder.folder import Folder, open_folder
+from cmqd_log.data_folder.plan import Task, View, bounds
+from cmqd_log.data_folder.positions import start_at
+from cmqd_log.errors import OptionError
+from cmqd_log.message_states.states_at import StatesBySegment
+from cmqd_log.options import Mode, Options
+from cmqd_log.reading.arrow_batches import Facts
+from cmqd_log.reading.planning import plan_batch, unsealed_rows
+from cmqd_log.reading.tasks import read_stretches
+from cmqd_log.schema import COLUMNS
 from cmqd_segment.rows import Run
-from pyspark_cmqd.data_folder.folder import Folder, open_folder
-from pyspark_cmqd.data_folder.plan import Task, View, bounds
-from pyspark_cmqd.data_folder.positions import start_at
-from pyspark_cmqd.errors import OptionError
-from pyspark_cmqd.message_states.states_at import StatesBySegment
-from pyspark_cmqd.options import Mode, Options
-from pyspark_cmqd.reading.arrow_batches import Facts
-from pyspark_cmqd.reading.driver import plan_batch, unsealed_rows
-from pyspark_cmqd.reading.executor import read_stretches
 from pyspark_cmqd.replaying.replay_journal import Slice, Slicer
-from pyspark_cmqd.schema import COLUMNS
 
 
 @dataclass

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import msgspec
 
-from pyspark_cmqd.errors import CmqdSourceError
-from pyspark_cmqd.files import write_whole
+from cmqd_log.errors import CmqdSourceError
+from cmqd_log.files import write_whole
 
 JOURNAL_FORMAT = 1
 SLICE_MESSAGES = 50_000

@@ -62,8 +62,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from cmqd_client import Client, CmqError, Outgoing, connect
 from cmqd_client.client_names import default_name
 from cmqd_client.errors import NotSupported, OutcomeUnknown, OutOfOrder, TooManyRequests
-from pyspark_cmqd.errors import CmqdSourceError, OptionError, masked
-from pyspark_cmqd.schema import OF_THE_LOG
+from cmqd_log.errors import CmqdSourceError, OptionError, masked
+from cmqd_log.schema import OF_THE_LOG
 from pyspark_cmqd.sending.sink_options import SinkOptions, parse_sink_options
 from pyspark_cmqd.sending.sink_pace import Pace
 from pyspark_cmqd.sending.sink_requests import DedupIds, Request, chosen_columns, requests_of

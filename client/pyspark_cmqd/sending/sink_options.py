@@ -31,9 +31,9 @@ from pathlib import Path
 
 from cmqd_client.address import Address, parse_address
 from cmqd_client.contexts import ContextError, default_path, load_contexts
+from cmqd_log.errors import HIDDEN, OptionError
+from cmqd_log.options import flag, whole
 from cmqd_protocol.limits import MAX_BATCH
-from pyspark_cmqd.errors import HIDDEN, OptionError
-from pyspark_cmqd.options import flag, whole
 
 MAX_IN_FLIGHT = 256
 MAX_RETRIES = 1_000

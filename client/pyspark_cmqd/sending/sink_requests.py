@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from cmqd_log.errors import CmqdSourceError
 from cmqd_protocol.limits import MAX_DEDUP_ID_BYTES
-from pyspark_cmqd.errors import CmqdSourceError
 
 MAX_REQUEST_BYTES = 1 << 20
 """Limit of bodies and headers of a request: the server's own limit. A larger message is a request of its own, which the

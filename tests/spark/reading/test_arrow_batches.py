@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cmqd_log.options import parse_options
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.planning import plan_batch
+from cmqd_log.reading.tasks import read_task
+from cmqd_log.schema import COLUMNS
 from cmqd_segment.records import NumbersReserved, TopicCreated
 from cmqd_types.messages import printed_id
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.reading.driver import plan_batch
-from pyspark_cmqd.reading.executor import read_task
-from pyspark_cmqd.schema import COLUMNS
 from support.core.builders import Rig
 from support.spark.log_folder import rows_of, write_folder
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
+from cmqd_log.schema import COLUMNS
 from cmqd_segment.records import MessagesSent
-from pyspark_cmqd.schema import COLUMNS
 from support.core.builders import START_MS, Rig
 from support.spark.log_folder import queue_created, rows_of, sends, write_folder
 from support.storage.log_rig import NOW_MS, body

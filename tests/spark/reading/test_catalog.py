@@ -13,19 +13,19 @@ import pytest
 from msgspec import structs
 from msgspec.structs import fields
 
+from cmqd_log.data_folder import catalog as catalog_module
+from cmqd_log.data_folder.catalog import Catalog, checkpointed, follow, name_ids, read_catalog
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.data_folder.plan import Piece, View
+from cmqd_log.errors import OptionError
+from cmqd_log.options import parse_options
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.planning import plan_batch
+from cmqd_log.reading.tasks import read_task
 from cmqd_segment import checkpoint, records
 from cmqd_segment.manifest import SegmentEntry, read_manifest, write_manifest
 from cmqd_segment.newer import tag_of
 from cmqd_segment.records import QueueDeleted
-from pyspark_cmqd.data_folder import catalog as catalog_module
-from pyspark_cmqd.data_folder.catalog import Catalog, checkpointed, follow, name_ids, read_catalog
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.data_folder.plan import Piece, View
-from pyspark_cmqd.errors import OptionError
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.reading.driver import plan_batch
-from pyspark_cmqd.reading.executor import read_task
 from support.cases import each_case
 from support.spark.log_folder import add_checkpoint, drop_segment, forget_names, queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS

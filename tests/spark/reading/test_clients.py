@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from cmqd.core.outcome import WAITING, PublishRequest
+from cmqd_log.options import parse_options
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.planning import plan_batch
+from cmqd_log.reading.tasks import read_task
 from cmqd_segment.records import ActorSeen, MessagesReceived, MessagesSent
 from cmqd_types.actors import Actor
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.reading.driver import plan_batch
-from pyspark_cmqd.reading.executor import read_task
 from support.core.alone import Receive, Send
 from support.core.builders import ACCOUNT, Rig
 from support.spark.log_folder import drop_segment, queue_created, rows_of, sends, write_folder

@@ -11,16 +11,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from cmqd_log.data_folder.catalog import read_catalog
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.errors import DataLossError, FolderError
+from cmqd_log.options import parse_options
+from cmqd_log.reading import tasks
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.planning import plan_batch
+from cmqd_log.reading.tasks import read_stretches, read_task
 from cmqd_segment.manifest import LossEntry, read_manifest, write_manifest
 from cmqd_segment.rows import NO_QUEUES
-from pyspark_cmqd.data_folder.catalog import read_catalog
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.errors import DataLossError, FolderError
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading import executor
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.reading.driver import plan_batch
-from pyspark_cmqd.reading.executor import read_stretches, read_task
 from support.spark.log_folder import queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS
 
@@ -95,7 +95,7 @@ def test_a_damaged_row_names_no_queue(folder: Path):
 
 @pytest.mark.parametrize("few", [-1, 8])
 def test_a_summary_that_is_none_is_told_as_damage(folder: Path, few: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(executor, "FEW_QUEUES", few)
+    monkeypatch.setattr(tasks, "FEW_QUEUES", few)
     (task,) = plan_batch(parse_options({"path": str(folder), "queue": "orders"}), SCHEMA.names)
     change(folder, "queues", b"\xc1")
 

@@ -21,6 +21,16 @@ from cmq_cli.replays.counting import count_log
 from cmq_cli.replays.order import Order
 from cmq_cli.session import Session
 from cmqd_client import connect
+from cmqd_log.data_folder import folder as folder_module
+from cmqd_log.data_folder.catalog import read_catalog
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.data_folder.plan import Task, is_sealed
+from cmqd_log.errors import DataLossError, FolderError, NewerFolderError, OptionError, SegmentReclaimedError
+from cmqd_log.export import export, plan_export
+from cmqd_log.options import Options, parse_options
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.planning import first_offset, limited_offset, plan_batch
+from cmqd_log.reading.tasks import read_stretches, read_task
 from cmqd_segment.manifest import (
     CACHE_FORMAT,
     LossEntry,
@@ -32,16 +42,6 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.rows import encode_records, meta_checksum
 from cmqd_segment.schema import open_read_only
-from pyspark_cmqd.data_folder import folder as folder_module
-from pyspark_cmqd.data_folder.catalog import read_catalog
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.data_folder.plan import Task, is_sealed
-from pyspark_cmqd.errors import DataLossError, FolderError, NewerFolderError, OptionError, SegmentReclaimedError
-from pyspark_cmqd.export import export, plan_export
-from pyspark_cmqd.options import Options, parse_options
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.reading.driver import first_offset, limited_offset, plan_batch
-from pyspark_cmqd.reading.executor import read_stretches, read_task
 from pyspark_cmqd.reading.source import CmqdReader
 from pyspark_cmqd.replaying import replay_count
 from support.processes.running_server import RunningServer

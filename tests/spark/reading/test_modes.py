@@ -15,17 +15,17 @@ import pytest
 from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
+from cmqd_log.data_folder.plan import Task, is_sealed
+from cmqd_log.options import parse_options
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.planning import plan_batch
+from cmqd_log.reading.tasks import read_task
 from cmqd_reading.events import Event, stored_in
 from cmqd_reading.states import State
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.records import TransactionsEnded, count_runs
 from cmqd_types.messages import printed_id
-from pyspark_cmqd.data_folder.plan import Task, is_sealed
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.reading.driver import plan_batch
-from pyspark_cmqd.reading.executor import read_task
 from support.core.builders import Rig
 from support.core.busy_rig import busy_rig, replayed
 from support.spark.log_folder import queue_created, rows_of, sends, write_folder

@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
-from pyspark_cmqd.errors import DataLossError, FolderError, OptionError, masked
-from pyspark_cmqd.options import LAST_LSN, Mode, Options, parse_options
+from cmqd_log.errors import DataLossError, FolderError, OptionError, masked
+from cmqd_log.options import LAST_LSN, Mode, Options, parse_options
 from support.cases import each_case
 
 

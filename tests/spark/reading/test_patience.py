@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cmqd_log.data_folder import folder as module
+from cmqd_log.data_folder.folder import SEALING_SECONDS, Folder
+from cmqd_log.errors import FolderError
 from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, write_manifest
-from pyspark_cmqd.data_folder import folder as module
-from pyspark_cmqd.data_folder.folder import SEALING_SECONDS, Folder
-from pyspark_cmqd.errors import FolderError
 
 pytestmark = pytest.mark.spark
 

@@ -2,20 +2,7 @@
 
 import pytest
 
-from cmqd_reading.events import Event, stored_in
-from cmqd_reading.log_fold import LogFold
-from cmqd_reading.states import State
-from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, SourceName
-from cmqd_segment.records import (
-    MessagesDelivered,
-    MessagesPublished,
-    MessagesSent,
-    QueueCreated,
-    TransactionsEnded,
-)
-from cmqd_types.attributes import QueueAttributes
-from cmqd_types.messages import CopyOf
-from pyspark_cmqd.data_folder.plan import (
+from cmqd_log.data_folder.plan import (
     GATHERED_BYTES,
     TIME_SLACK_MS,
     Piece,
@@ -29,7 +16,20 @@ from pyspark_cmqd.data_folder.plan import (
     split,
     wanted_ids,
 )
-from pyspark_cmqd.options import Options, parse_options
+from cmqd_log.options import Options, parse_options
+from cmqd_reading.events import Event, stored_in
+from cmqd_reading.log_fold import LogFold
+from cmqd_reading.states import State
+from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, SourceName
+from cmqd_segment.records import (
+    MessagesDelivered,
+    MessagesPublished,
+    MessagesSent,
+    QueueCreated,
+    TransactionsEnded,
+)
+from cmqd_types.attributes import QueueAttributes
+from cmqd_types.messages import CopyOf
 
 SEALED, LIVE = SegmentState.SEALED, SegmentState.ACTIVE
 FIRST, SECOND, THIRD = (

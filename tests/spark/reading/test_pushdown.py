@@ -20,12 +20,12 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from pyspark_cmqd.errors import OptionError
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading.arrow_batches import check_columns
+from cmqd_log.errors import OptionError
+from cmqd_log.options import parse_options
+from cmqd_log.schema import COLUMNS
+from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.pushdown import narrowed
 from pyspark_cmqd.reading.source import CmqdDataSource
-from pyspark_cmqd.schema import COLUMNS
 
 pytestmark = pytest.mark.spark
 """No session is needed."""

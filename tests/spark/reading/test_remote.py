@@ -22,20 +22,20 @@ from msgspec import structs
 
 from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.errors import DataLossError, FolderError, OptionError
+from cmqd_log.options import parse_options
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.planning import plan_batch
+from cmqd_log.reading.tasks import read_task
 from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, read_manifest, write_manifest
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.errors import DataLossError, FolderError, OptionError
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.reading.driver import plan_batch
-from pyspark_cmqd.reading.executor import read_task
 from support.spark.log_folder import add_checkpoint, forget_names, queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS, body
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_cmqd.data_folder.plan import Task
+    from cmqd_log.data_folder.plan import Task
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
+from cmqd_log.data_folder import folder as folder_module
+from cmqd_log.data_folder import side_files
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.options import parse_options
+from cmqd_log.reading.planning import plan_batch, share_of
 from cmqd_reading.naming import names_message
 from cmqd_segment.manifest import MAX_SOURCES, read_manifest, write_manifest
 from cmqd_segment.side import LIKELY_PLAN_BYTES
-from pyspark_cmqd.data_folder import folder as folder_module
-from pyspark_cmqd.data_folder import side_files
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading.driver import plan_batch, share_of
 from support.spark.log_folder import Row, queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.data_folder.plan import Task
+    from cmqd_log.data_folder.plan import Task
 
 pytestmark = pytest.mark.system
 

@@ -7,14 +7,14 @@ import pytest
 from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
+from cmqd_log.message_states.shown import StateReader
+from cmqd_log.options import Mode
 from cmqd_reading.events import Event, stored_in
 from cmqd_reading.log_fold import LogFold
 from cmqd_reading.states import LIVE, Result, State
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, QueueSlice
 from cmqd_segment.records import UNUSED, AnyRecord, QueueCreated, QueueDeleted, QueueRewound
 from cmqd_segment.rows import Run
-from pyspark_cmqd.message_states.shown import StateReader
-from pyspark_cmqd.options import Mode
 from support.cases import each_case
 from support.core.builders import ACCOUNT, KEY, START_MS, Rig
 from support.core.busy_rig import SOME_MS, busy_rig, replayed

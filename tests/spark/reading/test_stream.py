@@ -15,15 +15,15 @@ from msgspec import structs
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.data_folder.plan import View
+from cmqd_log.data_folder.positions import Offset
+from cmqd_log.errors import DataLossError, FolderError, OtherLogError
+from cmqd_log.options import parse_options
+from cmqd_log.schema import DDL
 from cmqd_segment.manifest import read_manifest, write_manifest
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.data_folder.plan import View
-from pyspark_cmqd.data_folder.positions import Offset
-from pyspark_cmqd.errors import DataLossError, FolderError, OtherLogError
-from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.reading.partition import CmqdPartition
 from pyspark_cmqd.reading.stream import CmqdStreamReader
-from pyspark_cmqd.schema import DDL
 from support.spark.log_folder import add_checkpoint, drop_segment, queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS
 

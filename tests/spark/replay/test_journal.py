@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_cmqd.message_states.states_at import read_states, write_states
+from cmqd_log.message_states.states_at import read_states, write_states
 from pyspark_cmqd.replaying.replay_journal import (
     REMEMBERED_S,
     Doubt,

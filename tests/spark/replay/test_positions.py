@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from cmqd_log.options import parse_options
 from cmqd_segment.manifest import read_manifest
-from pyspark_cmqd.options import parse_options
 from pyspark_cmqd.replaying.replay import check_log
 from pyspark_cmqd.replaying.replay_count import count, plan_count
 from pyspark_cmqd.replaying.replay_journal import Journal, JournalError

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cmqd.core.filter_matching import KeyRules, Matcher
-from pyspark_cmqd.reading.executor import routing_pattern
+from cmqd_log.reading.tasks import routing_pattern
 
 keys = st.lists(st.sampled_from(["a", "b", "a+", "", "é"]), min_size=1, max_size=5).map(".".join).filter(bool)
 patterns = (

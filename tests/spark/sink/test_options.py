@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_cmqd.errors import OptionError
+from cmqd_log.errors import OptionError
 from pyspark_cmqd.sending.sink_options import parse_sink_options
 from pyspark_cmqd.sending.sink_requests import ColumnError, chosen_columns
 from support.cases import each_case

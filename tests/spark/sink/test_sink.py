@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from cmqd_client import Client, FilterType, Queue, connect
-from pyspark_cmqd.errors import CmqdSourceError
+from cmqd_log.errors import CmqdSourceError
 from pyspark_cmqd.sending.sink import BATCH_ID, QUERY_ID, stream_names
 from support.processes.running_broker import RunningBroker
 from support.spark.log_folder import queue_created, sends, write_folder

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.reading.driver import plan_batch
-from pyspark_cmqd.reading.executor import read_task
+from cmqd_log.options import parse_options
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.planning import plan_batch
+from cmqd_log.reading.tasks import read_task
 
 COLUMNS = (
     "lsn",

@@ -10,8 +10,8 @@ from cmq_cli.options import CurrentSession, DataPath, Moment
 from cmq_cli.otlp import export_waits
 from cmq_cli.spark import as_typed
 from cmqd_client.messages.message_ids import id_number
+from cmqd_log.errors import CmqdSourceError
 from cmqd_types.histories import MessageHistory
-from pyspark_cmqd.errors import CmqdSourceError
 
 
 async def history(
@@ -90,7 +90,7 @@ async def history(
 def _read(path: str, message: str, **search: Any) -> tuple[list[MessageHistory], bool]:
     """Read histories from files: of a message, else of those that a search finds. True = there may be more."""
     # The side files of segments need pyroaring, which other commands start without.
-    from pyspark_cmqd.data_folder.histories import MAX_FOUND, HistoryReader, NoMessageError
+    from cmqd_log.data_folder.histories import MAX_FOUND, HistoryReader, NoMessageError
 
     try:
         reader = HistoryReader(path)

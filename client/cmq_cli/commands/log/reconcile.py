@@ -55,7 +55,7 @@ def reconcile(
     """
     output = session.output
     with connector_errors():
-        from pyspark_cmqd.errors import UnknownNameError
+        from cmqd_log.errors import UnknownNameError
         from pyspark_cmqd.reconcile import ask, write_parquet
         from pyspark_cmqd.reconcile import reconcile as count
         from pyspark_cmqd.session import check_installed, spark_session
@@ -80,7 +80,7 @@ def reconcile(
 
 
 def _show(output: Output, result: "Reconciled") -> None:
-    from pyspark_cmqd.data_folder.plan import describe
+    from cmqd_log.data_folder.plan import describe
 
     document = {
         "lsn": result.lsn,

@@ -13,15 +13,15 @@ from cmq_cli.output import Output
 from cmq_cli.spark import connector_errors, show_unsealed
 from cmq_cli.values import counted, from_ms, show_count, show_size, show_time
 from cmqd_client.administration.segments import Segment, SegmentPage
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.errors import CmqdSourceError, FolderError, OptionError, masked
 from cmqd_segment.manifest import Manifest, SegmentEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import readable_segments, sealed_segments
 from cmqd_types.segments import KeptFor
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.errors import CmqdSourceError, FolderError, OptionError, masked
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.export import Exported
+    from cmqd_log.export import Exported
 
 app = App(name="segment", help="The segments of the log: list, verify, seal and export the files of a data folder.")
 
@@ -181,7 +181,7 @@ def export(
 ) -> None:
     """Write segments as Parquet files, one file per segment; existing files are left unchanged.
 
-    Needs the extra cmqd[spark] (pyarrow), and no Java.
+    Needs the extra cmqd[log] (pyarrow).
 
     Parameters
     ----------
@@ -196,8 +196,8 @@ def export(
     """
     files: list[Exported] = []
     with connector_errors():
-        from pyspark_cmqd.export import export as export_segments
-        from pyspark_cmqd.export import plan_export, unsealed
+        from cmqd_log.export import export as export_segments
+        from cmqd_log.export import plan_export, unsealed
 
         try:
             with session.output.progress() as progress:

@@ -1,4 +1,4 @@
-"""Executor: the rows of a piece as Arrow batches of the requested columns.
+"""Tasks of a read: the rows of a piece as Arrow batches of the requested columns.
 
 Rows without wanted messages are skipped by their ``queues`` and ``time_ms``, before records and bodies are read; bodies
 are read only if the column is requested. Every row read is checked by its checksums. A segment is open as long as its
@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cmqd_log.data_folder.actors import CLIENT_COLUMNS, shown
+from cmqd_log.data_folder.folder import Folder, open_folder
+from cmqd_log.data_folder.plan import TIME_SLACK_MS, Task, is_sealed
+from cmqd_log.data_folder.rows import decoded, is_given_up, summaries
+from cmqd_log.errors import DataLossError, FolderError, SegmentReclaimedError
+from cmqd_log.options import Mode
+from cmqd_log.reading.arrow_batches import Batch, Facts
 from cmqd_reading.events import Stored, stored_in
 from cmqd_segment.rows import Run, data_checksum, meta_checksum
 from cmqd_segment.schema import read_actors
 from cmqd_segment.sparse import sparse_queue
-from pyspark_cmqd.data_folder.actors import CLIENT_COLUMNS, shown
-from pyspark_cmqd.data_folder.folder import Folder, open_folder
-from pyspark_cmqd.data_folder.plan import TIME_SLACK_MS, Task, is_sealed
-from pyspark_cmqd.data_folder.rows import decoded, is_given_up, summaries
-from pyspark_cmqd.errors import DataLossError, FolderError, SegmentReclaimedError
-from pyspark_cmqd.options import Mode
-from pyspark_cmqd.reading.arrow_batches import Batch, Facts
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.message_states.shown import StateReader
+    from cmqd_log.message_states.shown import StateReader
 
 ROWS_A_PAGE = 500
 """Number of rows that are examined before the first row with wanted messages is read."""
@@ -44,7 +44,7 @@ FEW_QUEUES = 8
 MAX_BATCH_BYTES = 32 * 1024 * 1024
 """Limit of the bodies in an Arrow batch, far below the 2 GiB that 32-bit offsets can address."""
 
-_log = logging.getLogger("pyspark_cmqd")
+_log = logging.getLogger("cmqd_log")
 
 
 def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
@@ -131,7 +131,7 @@ class Selector:
         self._actors = dict(task.actors)
         if task.options.mode is not Mode.EVENTS:
             # Imported here, because only the modes about states need sets of positions.
-            from pyspark_cmqd.message_states import shown as module
+            from cmqd_log.message_states import shown as module
 
             self._states = {
                 number: module.StateReader(states, task.options.mode) for number, states in task.states.items()

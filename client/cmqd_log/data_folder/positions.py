@@ -7,15 +7,15 @@ same number, and a reader that continued there would silently leave out messages
 
 import logging
 
+from cmqd_log.data_folder.plan import View
+from cmqd_log.errors import OtherLogError
 from cmqd_segment.manifest import start_of
-from pyspark_cmqd.data_folder.plan import View
-from pyspark_cmqd.errors import OtherLogError
 
 Offset = dict[str, int | str]
 """``lsn``, ``log_id`` and ``start``; the latter two are missing in offsets of earlier versions, and of folders that no
 later version has opened."""
 
-_log = logging.getLogger("pyspark_cmqd")
+_log = logging.getLogger("cmqd_log")
 
 
 def offset_at(view: View, lsn: int) -> Offset:

@@ -14,6 +14,11 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from cmqd_fold.receipts import ReceiptHandles
+from cmqd_log.data_folder.catalog import read_catalog
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.data_folder.plan import TIME_SLACK_MS, describe, is_sealed
+from cmqd_log.data_folder.rows import METAS_A_STATEMENT, decoded, metas, metas_page
+from cmqd_log.errors import CmqdSourceError, FolderError, NewerFolderError
 from cmqd_reading.births import id_at, sent_with, store_ids
 from cmqd_reading.history_search import (
     Extent,
@@ -38,11 +43,6 @@ from cmqd_types.actors import Actor
 from cmqd_types.histories import MessageHistory
 from cmqd_types.messages import printed_id
 from cmqd_types.shards import SHARD_SHIFT
-from pyspark_cmqd.data_folder.catalog import read_catalog
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.data_folder.plan import TIME_SLACK_MS, describe, is_sealed
-from pyspark_cmqd.data_folder.rows import METAS_A_STATEMENT, decoded, metas, metas_page
-from pyspark_cmqd.errors import CmqdSourceError, FolderError, NewerFolderError
 
 MAX_FOUND = 20
 """Messages that a search by dedup id or header finds; the search ends there."""

@@ -17,14 +17,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pyspark_cmqd.data_folder.plan import Task
-from pyspark_cmqd.errors import CmqdSourceError, SegmentReclaimedError
-from pyspark_cmqd.files import beside
-from pyspark_cmqd.options import parse_options
-from pyspark_cmqd.reading.arrow_batches import arrow_type
-from pyspark_cmqd.reading.driver import plan_batch, unsealed_now
-from pyspark_cmqd.reading.executor import read_task
-from pyspark_cmqd.schema import COLUMNS
+from cmqd_log.data_folder.plan import Task
+from cmqd_log.errors import CmqdSourceError, SegmentReclaimedError
+from cmqd_log.files import beside
+from cmqd_log.options import parse_options
+from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.planning import plan_batch, unsealed_now
+from cmqd_log.reading.tasks import read_task
+from cmqd_log.schema import COLUMNS
 
 GROUP_ROWS = 1 << 17
 """Messages of a row group: small enough to be held, large enough to be scanned fast."""

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from cmqd_log.data_folder.actors import Clients
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.data_folder.plan import Piece, View, is_sealed, sources_of
+from cmqd_log.data_folder.rows import metas, summaries
+from cmqd_log.options import LAST_LSN
 from cmqd_segment.checkpoint import QueueSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.manifest import SegmentEntry, SourceName
 from cmqd_segment.newer import tag_of
 from cmqd_segment.records import AnyRecord, QueueCreated, TopicCreated
 from cmqd_segment.schema import read_names
-from pyspark_cmqd.data_folder.actors import Clients
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.data_folder.plan import Piece, View, is_sealed, sources_of
-from pyspark_cmqd.data_folder.rows import metas, summaries
-from pyspark_cmqd.options import LAST_LSN
 
 _MAKERS = frozenset({2, 40, 43})
 """Tags of QueueCreated, TopicCreated, Subscribed."""

@@ -31,7 +31,7 @@ from typing import Any
 
 import msgspec
 
-from pyspark_cmqd.errors import HIDDEN, OptionError
+from cmqd_log.errors import HIDDEN, OptionError
 
 EARLIEST = "earliest"
 LATEST = "latest"

@@ -11,18 +11,14 @@ are cut from the row's ``data`` as a single piece. Only values of Python types t
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cmqd_log.schema import COLUMNS
 from cmqd_segment.rows import Run
 from cmqd_types.messages import CopyOf, printed_id
-from pyspark_cmqd.errors import OptionError
-from pyspark_cmqd.schema import COLUMNS
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _TYPES: dict[str, pa.DataType] = {
@@ -402,20 +398,3 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
     "received_by": lambda: _Texts(lambda facts: facts.received_by),
     "left_by": lambda: _Texts(lambda facts: facts.left_by),
 }
-
-
-def check_columns(columns: "StructType") -> None:
-    """Check that all columns are columns of the source, with the types of the source.
-
-    Arrow could cast to many other types, but pushed-down filters are read in the types of the source.
-
-    Raises:
-        OptionError: a column is unknown or has another type.
-    """
-    for column in columns:
-        kind = COLUMNS.get(column.name)
-        if kind is None:
-            raise OptionError("schema", column.name, f"columns are {', '.join(COLUMNS)}")
-        if column.dataType.simpleString() != kind:
-            given = f"{column.name} {column.dataType.simpleString()}"
-            raise OptionError("schema", given, f"{column.name} has type {kind}; cast it in the query")

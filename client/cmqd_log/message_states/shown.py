@@ -1,4 +1,4 @@
-"""Shown states: the states of messages that each mode shows, and how an executor is told. Pure.
+"""Shown states: the states of messages that each mode shows, and how a task is told. Pure.
 
 State of a message (the column ``event`` of all modes but ``events``), see ``cmqd_reading.states``. A half message that
 was committed stands at another position under the same id, and is not shown at the old position.
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
+from cmqd_log.options import Mode
 from cmqd_reading.states import BACKLOG, QueueStates, State
 from cmqd_reading.stretches import Stretches
 from cmqd_segment.rows import Run
-from pyspark_cmqd.options import Mode
 
 SHOWN: dict[Mode, frozenset[State]] = {
     Mode.ALL: frozenset(State) - {State.COMMITTED},
@@ -46,7 +46,7 @@ class Said(NamedTuple):
 
 
 class StateReader:
-    """Reader on the executor: the state of every message of a queue."""
+    """Reader in a task: the state of every message of a queue."""
 
     def __init__(self, states: QueueStates, mode: Mode) -> None:
         self._mode = mode

@@ -22,6 +22,10 @@ from typing import Any, cast
 import msgspec
 from msgspec import structs
 
+from cmqd_log.data_folder.plan import View, describe, is_sealed
+from cmqd_log.data_folder.side_files import SideFiles
+from cmqd_log.errors import HIDDEN, FolderError, NewerFolderError, OptionError, SegmentReclaimedError, masked
+from cmqd_log.options import Options, is_url
 from cmqd_segment.manifest import (
     MANIFEST_NAME,
     CheckpointEntry,
@@ -37,10 +41,6 @@ from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import VerifiedFile, readable_segments, sealed_segments, verify_each
 from cmqd_segment.schema import SegmentFormatError, open_read_only, pragma
 from cmqd_segment.side import LIKELY_PLAN_BYTES, SideError, decode_plan, plan_stop
-from pyspark_cmqd.data_folder.plan import View, describe, is_sealed
-from pyspark_cmqd.data_folder.side_files import SideFiles
-from pyspark_cmqd.errors import HIDDEN, FolderError, NewerFolderError, OptionError, SegmentReclaimedError, masked
-from pyspark_cmqd.options import Options, is_url
 
 ATTEMPTS = 50
 """Attempts to read a folder while its broker rolls segments."""

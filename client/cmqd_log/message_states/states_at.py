@@ -6,17 +6,17 @@ from pathlib import Path
 
 import msgspec
 
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.data_folder.plan import Piece, View, describe, is_sealed
+from cmqd_log.data_folder.rows import decoded, metas, summaries
+from cmqd_log.errors import FolderError, NewerFolderError
+from cmqd_log.files import write_whole
+from cmqd_log.options import LAST_LSN, Mode
 from cmqd_reading.log_fold import LogFold
 from cmqd_reading.states import QueueStates, Result
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
 from cmqd_segment.newer import NewerFormatError, tag_of
 from cmqd_segment.records import AnyRecord
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.data_folder.plan import Piece, View, describe, is_sealed
-from pyspark_cmqd.data_folder.rows import decoded, metas, summaries
-from pyspark_cmqd.errors import FolderError, NewerFolderError
-from pyspark_cmqd.files import write_whole
-from pyspark_cmqd.options import LAST_LSN, Mode
 
 _SLICES = frozenset({1, 2, 3, 4})
 """Tags of CheckpointHeader, QueueSlice, LeasesSlice, HistorySlice."""

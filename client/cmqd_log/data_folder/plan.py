@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from cmqd_log.options import LAST_LSN, Options
 from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, SourceName, StartEntry
-from pyspark_cmqd.options import LAST_LSN, Options
 
 if TYPE_CHECKING:
     from cmqd_reading.states import QueueStates
@@ -97,7 +97,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Task:
-    """The work of an executor on a piece, sent to the executor pickled."""
+    """The work on a piece; a process that does it gets it pickled."""
 
     piece: Piece
     options: Options

@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.errors import FolderError, NewerFolderError
 from cmqd_segment.manifest import SegmentEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import QueueSummary, decode_queues, decode_records, meta_checksum
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.errors import FolderError, NewerFolderError
 
 METAS_A_STATEMENT = 256
 SUMMARIES_A_STATEMENT = 500

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
+from cmqd_log.errors import FolderError
 from cmqd_segment.manifest import SegmentEntry, SideEntry, SourceName
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.side import SideError, SideHistory, SideIds, check_segment, decode_named, decode_plan, names_in
-from pyspark_cmqd.errors import FolderError
 
 TOGETHER: Final = 16
 """Side files that are read at the same time: over a URL each waits for an answer."""
 
-_log = logging.getLogger("pyspark_cmqd")
+_log = logging.getLogger("cmqd_log")
 
 
 class Held(NamedTuple):

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.data_folder.plan import View, is_sealed
+from cmqd_log.data_folder.rows import metas
 from cmqd_segment.checkpoint import ActorsSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.newer import tag_of
 from cmqd_segment.records import ActorSeen, AnyRecord
 from cmqd_segment.schema import read_actors
 from cmqd_types.actors import Actor
-from pyspark_cmqd.data_folder.folder import Folder
-from pyspark_cmqd.data_folder.plan import View, is_sealed
-from pyspark_cmqd.data_folder.rows import metas
 
 CLIENT_COLUMNS = frozenset({"sent_by", "received_by", "left_by"})
 """Columns that show clients."""

@@ -1,15 +1,14 @@
-"""Driver: fix the view, name the queues, check for loss, and hand out tasks."""
+"""Plan of a read: fix the view, name the queues, check for loss, and hand out tasks."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cmqd_segment.manifest import SegmentEntry
-from pyspark_cmqd.data_folder.actors import CLIENT_COLUMNS
-from pyspark_cmqd.data_folder.catalog import Catalog, checkpointed, complete, name_ids
-from pyspark_cmqd.data_folder.folder import Folder, open_folder
-from pyspark_cmqd.data_folder.plan import (
+from cmqd_log.data_folder.actors import CLIENT_COLUMNS
+from cmqd_log.data_folder.catalog import Catalog, checkpointed, complete, name_ids
+from cmqd_log.data_folder.folder import Folder, open_folder
+from cmqd_log.data_folder.plan import (
     TIME_SLACK_MS,
     Piece,
     Task,
@@ -24,14 +23,15 @@ from pyspark_cmqd.data_folder.plan import (
     split,
     wanted_ids,
 )
-from pyspark_cmqd.data_folder.rows import summaries
-from pyspark_cmqd.errors import DataLossError, FolderError, UnknownNameError, masked
-from pyspark_cmqd.options import LATEST, Mode, Options
+from cmqd_log.data_folder.rows import summaries
+from cmqd_log.errors import DataLossError, FolderError, UnknownNameError, masked
+from cmqd_log.options import LATEST, Mode, Options
+from cmqd_segment.manifest import SegmentEntry
 
 if TYPE_CHECKING:
     from cmqd_reading.states import QueueStates
 
-_log = logging.getLogger("pyspark_cmqd")
+_log = logging.getLogger("cmqd_log")
 
 ATTEMPTS = 5
 """Attempts to make a plan while the broker reclaims segments."""
@@ -138,7 +138,7 @@ def plan_range(
     states: dict[int, dict[int, QueueStates]] = {}
     as_of_lsn = None
     if options.mode is not Mode.EVENTS:
-        from pyspark_cmqd.message_states.states_at import read_states, states_at, states_of
+        from cmqd_log.message_states.states_at import read_states, states_at, states_of
 
         if options.states_file:
             states = read_states(options.states_file)
@@ -178,7 +178,7 @@ def _needed(actors: Mapping[int, str], piece: Piece, states: "Mapping[int, Queue
 
 def shows_any(states: "Mapping[int, QueueStates]", mode: Mode) -> bool:
     """True if the mode shows at least one message with these states."""
-    from pyspark_cmqd.message_states.shown import SHOWN
+    from cmqd_log.message_states.shown import SHOWN
 
     return any(not SHOWN[mode].isdisjoint(queue.sets) for queue in states.values())
 

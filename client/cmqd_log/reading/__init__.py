@@ -1,0 +1,1 @@
+"""Reads of the log: a plan of tasks, and the tasks as Arrow batches."""
