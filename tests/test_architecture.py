@@ -32,9 +32,8 @@ ROOT_PACKAGES = (
 
 PACKAGES = (*ROOT_PACKAGES, "cmq_cli", "cmqd_bench")
 
-# The packages that a pure package, a reader of the log, or the Spark connector may import beside itself and the standard
-# library. Contracts in pyproject.toml forbid the impure part of the library. A package named here stands for its
-# submodules too.
+# The packages that a pure package, or a reader of the log, may import beside itself and the standard library. Contracts
+# in pyproject.toml forbid the impure part of the library. A package named here stands for its submodules too.
 MAY_IMPORT: dict[str, set[str]] = {
     "cmqd.core": {
         "cmqd_fold",
