@@ -115,11 +115,14 @@ class CmqdDataSource(DataSource):
             (field.metadata[TABLE] for field in schema.fields if TABLE in field.metadata), {}
         )
         if not of_table:
+            columns = ", ".join(schema.names)
             raise OptionError(
                 "path",
                 None,
-                "give the data folder of a broker, or the URL of a copy. A table created with a list of columns "
-                "keeps no options; create the table without the list",
+                "give the data folder of a broker, or the URL of a copy. Of a table that was made with a list of "
+                "columns, as in the output of SHOW CREATE TABLE, Spark keeps no folder and no options. With the name, "
+                "the options and the folder of the table put in, run: DROP TABLE log; CREATE TABLE log USING cmqd "
+                f"OPTIONS (mode 'events') LOCATION '/srv/cmqd/data'; SELECT {columns} FROM log",
             )
         return {**of_table, **self.options}
 

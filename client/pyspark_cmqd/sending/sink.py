@@ -124,9 +124,10 @@ class _Sink:
     """Base of both writers: the target and the columns."""
 
     def __init__(self, schema: "StructType", given: Mapping[str, str], overwrite: bool) -> None:
+        # The target first: an INSERT OVERWRITE without a target means a table of a log, and append would not help.
+        self.options: SinkOptions = parse_sink_options(given)
         if overwrite:
             raise OptionError("mode", "overwrite", "a queue or topic is never overwritten; use append")
-        self.options: SinkOptions = parse_sink_options(given)
         options = self.options
         roles = ("body", "headers", "delay") if options.queue else ("body", "headers", "tags", "routing_key")
         # Dedup ids repeat over the length of a log; only a writer that names the column means the ids.

@@ -39,6 +39,12 @@ MAX_IN_FLIGHT = 256
 MAX_RETRIES = 1_000
 MAX_TIMEOUT_S = 3_600
 MAX_RATE = 10_000_000
+NO_TARGET = (
+    "give the queue to send to, or 'topic' to publish. A log is not written, so INSERT INTO a table of a log fails; "
+    'spark.sql("SELECT ...").write.format("cmqd").mode("append").option("queue", "NAME").save() sends the rows to a '
+    "queue"
+)
+"""Also the answer to an INSERT INTO, for which Spark asks the source for a writer without options."""
 MAX_WRITE_ID_CHARS = 32
 """Maximum length of a write id: the rest of the 64 bytes of a dedup id is for partition and row."""
 
@@ -118,7 +124,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     if "queue" in values and "topic" in values:
         raise OptionError("topic", values["topic"], "'queue' is given too; give one of the two")
     if "queue" not in values and "topic" not in values:
-        raise OptionError("queue", None, "give the queue to send to, or 'topic' to publish")
+        raise OptionError("queue", None, NO_TARGET)
     for name, other in (("tagsColumn", "topic"), ("routingKeyColumn", "topic"), ("delayColumn", "queue")):
         if name.lower() in values and other not in values:
             raise OptionError(name, values[name.lower()], f"the option is for messages to a {other}")

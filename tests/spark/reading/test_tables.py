@@ -5,6 +5,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,9 +82,44 @@ def test_a_table_that_cannot_be_read_is_not_made(sql: Any, folder: Path):
         sql("CREATE TABLE log USING cmqd")
 
 
-def test_a_table_with_a_list_of_columns_says_what_to_do(sql: Any, folder: Path):
+def test_a_table_with_a_list_of_columns_says_what_to_run(sql: Any, folder: Path):
     sql(f"CREATE TABLE log (lsn bigint, queue string) USING cmqd LOCATION '{folder}'")
 
-    with pytest.raises(Exception, match="create the table without the list"):
+    with pytest.raises(Exception, match="option 'path' is missing") as refused:
         sql("SELECT * FROM log")
     assert count(sql, f"log WITH (path = '{folder}')") == 15
+    (statements,) = re.findall("run: (.*)", str(refused.value))
+    *making, select = statements.replace("/srv/cmqd/data", str(folder)).split("; ")
+    for statement in making:
+        sql(statement)
+    assert len(sql(select)) == 15
+
+
+def test_the_statement_that_spark_shows_is_not_the_statement_to_run(sql: Any, folder: Path):
+    sql(f"CREATE TABLE log USING cmqd OPTIONS (queue 'bills') LOCATION '{folder}'")
+    ((shown,),) = sql("SHOW CREATE TABLE log")
+    sql("DROP TABLE log")
+    sql(f"{shown} USING cmqd" if "USING" not in shown else shown)
+
+    with pytest.raises(Exception, match="as in the output of SHOW CREATE TABLE, Spark keeps no folder"):
+        sql("SELECT * FROM log")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["INSERT INTO log SELECT * FROM log", "INSERT INTO log (body) VALUES (X'00')", "INSERT OVERWRITE log TABLE log"],
+)
+@pytest.mark.parametrize("columns", ["", "(body binary)"])
+def test_an_insert_into_a_table_of_a_log_shows_the_write_to_a_queue(
+    sql: Any, folder: Path, statement: str, columns: str
+):
+    before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
+    sql(f"CREATE TABLE log {columns} USING cmqd LOCATION '{folder}'")
+    if columns:
+        statement = statement.replace("SELECT * FROM log", "VALUES (X'00')").replace("TABLE log", "VALUES (X'00')")
+
+    with pytest.raises(Exception, match="INSERT INTO a table of a log fails") as refused:
+        sql(statement)
+
+    assert '.write.format("cmqd").mode("append").option("queue", "NAME").save()' in str(refused.value)
+    assert sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*")) == before
