@@ -5,6 +5,7 @@
 ``engine_errors``  ``EngineError`` and the errors below it
 ``fencing``        ``FencedEngine``: the fencing protocol, and all of its decisions, over any ``Database``
 ``database``       ``Database`` and ``Session``: the single steps that the protocol is made of
+``postgresql``     the single steps over PostgreSQL
 =================  ======================================================================================
 
 Every call blocks and belongs to threads; no loop waits in it. Clock, pause, stop and randomness come in as arguments.

@@ -161,7 +161,7 @@ def _watch_over(chosen: argparse.Namespace, settings: Settings) -> int:
 
     output = Output(print, as_json=chosen.json)
     try:
-        from cmqd.engine.postgresql import PostgresDatabase
+        from cmqd.engine.postgresql.servers import PostgresDatabase
     except ImportError as missing:
         output.refuse(f"PostgreSQL needs: pip install 'cmqd[ha]' ({missing})")
         return ExitCode.USAGE

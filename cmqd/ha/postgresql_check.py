@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cmqd.engine.added_columns import STANDING_PINS
 from cmqd.engine.database import ConnectionLost
-from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
-from cmqd.engine.stamps import STAMPS
-from cmqd.engine.unsafe_settings import UnsafeSetting
+from cmqd.engine.postgresql.added_columns import STANDING_PINS
+from cmqd.engine.postgresql.servers import PostgresDatabase
+from cmqd.engine.postgresql.session import PostgresSession
+from cmqd.engine.postgresql.stamps import STAMPS
+from cmqd.engine.postgresql.unsafe_settings import UnsafeSetting
 from cmqd.exit_codes import ExitCode
 from cmqd.ha.log_state import LOOK_SECONDS, LogState, NoState, read_state
 from cmqd.ha.output import Output

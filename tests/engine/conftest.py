@@ -9,7 +9,7 @@ import pytest
 
 from cmqd.engine.database import Database
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.postgresql import PostgresDatabase
+from cmqd.engine.postgresql.servers import PostgresDatabase
 from support.engine.memory_engine import MemoryDatabase
 from support.postgresql.installation import Installation
 from support.postgresql.servers import PostgresCluster

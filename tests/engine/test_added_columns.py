@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cmqd.engine.added_columns import STANDING_PINS
-from cmqd.engine.postgresql import PostgresDatabase
+from cmqd.engine.postgresql.added_columns import STANDING_PINS
+from cmqd.engine.postgresql.servers import PostgresDatabase
 from cmqd.ha.output import Output
 from cmqd.ha.postgresql_check import check
 from support.postgresql.leaders import Leader

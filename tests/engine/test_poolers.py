@@ -9,7 +9,7 @@ import pytest
 
 from cmqd.engine.engine_errors import PoolerBetween
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.postgresql import PostgresDatabase
+from cmqd.engine.postgresql.servers import PostgresDatabase
 from cmqd.exit_codes import ExitCode
 from support.postgresql.pooler import Pooler
 from support.postgresql.servers import PostgresCluster

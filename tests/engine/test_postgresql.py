@@ -3,7 +3,8 @@
 import pytest
 
 from cmqd.engine.database import ConnectionLost
-from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
+from cmqd.engine.postgresql.servers import PostgresDatabase
+from cmqd.engine.postgresql.session import PostgresSession
 from cmqd.log.values import CopyLag, Redundancy
 from cmqd.settings import Settings
 from support.postgresql.leaders import row_of, stored_lsns
@@ -87,7 +88,7 @@ def test_a_commit_is_unknown_if_the_look_behind_it_fails(
     session.begin()
     session.insert_fence(1)
     session.commit()
-    monkeypatch.setattr("cmqd.engine.postgresql._LOOK_BEHIND", b"SELECT 1 / 0")
+    monkeypatch.setattr("cmqd.engine.postgresql.session.LOOK_BEHIND", b"SELECT 1 / 0")
 
     with pytest.raises(ConnectionLost, match="division by zero"):
         session.append(1, [row_of(2, 1)])

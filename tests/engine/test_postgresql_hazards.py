@@ -11,11 +11,13 @@ from contextlib import suppress
 
 import pytest
 
-from cmqd.engine import postgresql
 from cmqd.engine.database import Commit, ConnectionLost, KeepWaiting, Session
 from cmqd.engine.engine_errors import Fenced
 from cmqd.engine.fencing import FencedEngine
-from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
+from cmqd.engine.postgresql import session as session_steps
+from cmqd.engine.postgresql import statements
+from cmqd.engine.postgresql.servers import PostgresDatabase
+from cmqd.engine.postgresql.session import PostgresSession
 from support.engine.mutants import BelievesSlowAppends, LooksAheadAlone
 from support.eventually import eventually_elsewhere
 from support.postgresql.installation import Installation
@@ -31,7 +33,7 @@ CANCEL = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event =
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresCluster]:
-    monkeypatch.setattr("cmqd.engine.postgresql_connection.SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("cmqd.engine.postgresql.connection.SILENCE_SECONDS", 0.1)
     with PostgresCluster(Installation.of_session()) as cluster:
         # The sessions of a broker are safe whatever an administrator prefers.
         for setting in ("synchronous_commit = local", "client_min_messages = error", "lock_timeout = '10s'"):
@@ -153,12 +155,11 @@ def test_a_standby_counts_by_its_name_alone(cluster: PostgresCluster, leader: Le
 def test_without_the_look_at_the_names_a_row_is_lost(
     cluster: PostgresCluster, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    statements: dict[tuple[str, bool], bytes] = postgresql._APPENDS  # pyright: ignore[reportPrivateUsage]
-    for key, query in statements.items():
-        monkeypatch.setitem(statements, key, query.replace(b"WHERE ", b"WHERE true OR "))
-    monkeypatch.setattr(postgresql, "_BARRIER", postgresql._BARRIER.replace(b"WHERE ", b"WHERE true OR "))  # pyright: ignore[reportPrivateUsage]
+    for key, query in statements.APPENDS.items():
+        monkeypatch.setitem(statements.APPENDS, key, query.replace(b"WHERE ", b"WHERE true OR "))
+    monkeypatch.setattr(statements, "BARRIER", statements.BARRIER.replace(b"WHERE ", b"WHERE true OR "))
     # Nor behind the commit.
-    monkeypatch.setattr(postgresql, "_is_safe", lambda _look: True)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(session_steps, "is_safe", lambda _look: True)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     monkeypatch.setattr(FencedEngine, "_believe_append", BelievesSlowAppends._believe_append)  # pyright: ignore[reportPrivateUsage]
     with Leader(cluster, "a") as leader:
         leader.take().result()
@@ -280,7 +281,7 @@ def test_without_timelines_nobody_is_served(
 def test_a_leader_behind_a_stuck_proxy_ends_once_another_leads(
     shared_cluster: PostgresCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cmqd.engine.postgresql_connection.SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr("cmqd.engine.postgresql.connection.SILENCE_SECONDS", 0.1)
     shard = OWN_SHARD + 2
     with Leader(shared_cluster, "a", shard) as leader, Leader(shared_cluster, "b", shard) as successor:
         leader.take().result()

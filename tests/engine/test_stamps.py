@@ -6,8 +6,9 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
-from cmqd.engine.stamps import STAMPS
+from cmqd.engine.postgresql.servers import PostgresDatabase
+from cmqd.engine.postgresql.session import PostgresSession
+from cmqd.engine.postgresql.stamps import STAMPS
 from cmqd.ha.output import Output
 from cmqd.ha.postgresql_check import check
 from support.postgresql.leaders import Leader

@@ -2,8 +2,9 @@
 
 import pytest
 
-from cmqd.engine.postgresql import PostgresDatabase, PostgresSession
-from cmqd.engine.unsafe_settings import READ_SETTINGS, find_unsafe
+from cmqd.engine.postgresql.servers import PostgresDatabase
+from cmqd.engine.postgresql.session import PostgresSession
+from cmqd.engine.postgresql.unsafe_settings import READ_SETTINGS, find_unsafe
 from support.postgresql.servers import PostgresCluster
 
 SAFE = {

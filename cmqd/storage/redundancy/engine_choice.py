@@ -25,7 +25,7 @@ def open_engine(settings: StorageSettings, is_stopping: Callable[[], bool]) -> E
         return None
     # Here: a broker without redundancy needs no driver.
     try:
-        from cmqd.engine.postgresql import PostgresDatabase
+        from cmqd.engine.postgresql.servers import PostgresDatabase
 
         database = PostgresDatabase(settings.engine_url, settings.shard)
     except ImportError as missing:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from cmqd.engine.fencing import FencedEngine
 from cmqd.engine.interface import EngineRow
-from cmqd.engine.postgresql import PostgresDatabase
+from cmqd.engine.postgresql.servers import PostgresDatabase
 from cmqd.server.loop.clock import wall_ms
 from support.eventually import eventually_elsewhere
 from support.postgresql.servers import PostgresCluster, PostgresServer

@@ -12,7 +12,7 @@ backend's id, as the connection was told at its begin, is not the backend's own.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cmqd.engine.postgresql_connection import Connection
+from cmqd.engine.postgresql.connection import Connection
 
 
 class Pooler(str):

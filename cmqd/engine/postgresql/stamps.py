@@ -7,7 +7,7 @@ transaction.
 
 from typing import Final
 
-from cmqd.engine.added_columns import AddedColumn
+from cmqd.engine.postgresql.added_columns import AddedColumn
 
 STAMPS: Final = AddedColumn("cmqd_rows", "stored_at", "timestamptz")
 STAMP_MS: Final = f"(1000 * extract(epoch FROM {STAMPS.name}))::bigint"
