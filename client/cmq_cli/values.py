@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from cmqd_types.sentences import counted
 from cmqd_types.units import SIZE
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 1}
@@ -96,11 +97,6 @@ def typed_duration(seconds: float) -> str:
         if milliseconds and milliseconds % factor == 0:
             return f"{milliseconds // factor}{unit}"
     return f"{milliseconds}ms" if milliseconds else "0s"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number and its noun: ``1 message``, ``2 messages``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def show_count(count: int) -> str:

@@ -11,7 +11,7 @@ from typing import Final, TextIO
 from cmqd_backup.listing import list_backup
 from cmqd_backup.making import Wanted, end_standing_pin, make_run, make_runs
 from cmqd_backup.moments import parse_moment, wall_ms
-from cmqd_backup.refusals import Refused
+from cmqd_backup.refusals import Refused, sentence_of
 from cmqd_backup.restores.restoring import Restoring, restore
 from cmqd_backup.stores import open_store
 from cmqd_types.units import DURATION, SIZE
@@ -52,8 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(given[1:])
     try:
         return int(chosen.run(chosen))
-    except (Refused, OSError) as refusal:
+    except Refused as refusal:
         _complain(str(refusal))
+        return REFUSED
+    except OSError as error:
+        _complain(sentence_of(error))
         return REFUSED
     except KeyboardInterrupt:
         return 130
@@ -61,16 +64,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _say(line: str) -> None:
     try:
-        print(line, flush=True)
+        # Paths may have bytes that are no text.
+        print(line.encode(errors="backslashreplace").decode(), flush=True)
     except BrokenPipeError:
         _discard(sys.stdout)
         _complain("standard output was closed: the work goes on without its report")
+    except OSError as error:
+        # A full disk, or a terminal that has gone.
+        _discard(sys.stdout)
+        _complain(f"standard output cannot be written ({error.strerror}): the work goes on without its report")
 
 
 def _complain(line: str) -> None:
     try:
         print(f"cmqd: {line}", file=sys.stderr, flush=True)
-    except BrokenPipeError:
+    except OSError:
         _discard(sys.stderr)
 
 
@@ -149,7 +157,7 @@ def _backup_parser() -> argparse.ArgumentParser:
 
 def _run_backup(chosen: argparse.Namespace) -> int:
     store = open_store(chosen.to)
-    if Path(store.place).resolve().is_relative_to(chosen.data.resolve()):
+    if Path(store.identity).is_relative_to(os.path.realpath(chosen.data)):
         raise Refused("--to is within the data folder: name a folder outside of it, on another disk")
     wanted = Wanted(
         folder=chosen.data,
@@ -270,6 +278,7 @@ def _run_clone(chosen: argparse.Namespace) -> int:
             masks=chosen.mask,
             no_bodies=chosen.no_bodies,
             out=_say,
+            complain=_complain,
         )
     )
     return OK

@@ -1,15 +1,20 @@
-"""Copies of files into a backup and out of a backup: at a pace, with checksums compared, read back."""
+"""Copies of files into a backup and out of a backup: at a pace, with checksums compared, read back; in threads that end
+before their caller goes on.
+"""
 
+import asyncio
 import hashlib
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from cmqd_backup.refusals import Refused
 from cmqd_backup.runs import StoredFile
 from cmqd_backup.stores import Store
+
+T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1 << 16
 """Written through to the disk at a time: a commit on the same disk waits for one of them."""
@@ -102,3 +107,22 @@ def _write_all(writing: IO[bytes], chunk: bytes) -> None:
     view = memoryview(chunk)
     while view:
         view = view[writing.write(view) :]
+
+
+def _no_stop() -> None:
+    """Let the work end by itself."""
+
+
+async def in_thread(work: Callable[[], T], *, stop: Callable[[], object] = _no_stop) -> T:
+    """Do work in a thread, and return its result. Raises the errors of the work.
+
+    ``stop``: called at a cancellation, to let the work end at its next step.
+    """
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        stop()
+        # Without the wait, the thread would write on after its files, pins and locks are gone.
+        await asyncio.gather(working, return_exceptions=True)
+        raise

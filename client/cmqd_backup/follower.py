@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
+from cmqd_backup.copying import in_thread
 from cmqd_backup.holds import Held, manifest_of
 from cmqd_backup.refusals import Refused
 from cmqd_backup.restores.cutting import seal_copy
@@ -69,8 +70,7 @@ async def followed_folder(folder: Path, pin: LogPin, *, wait_s: float = WAIT_SEC
         deadline = time.monotonic() + wait_s
         while True:
             try:
-                yield await asyncio.to_thread(gather)
-                return
+                held = await in_thread(gather)
             except _NotNow as reason:
                 if time.monotonic() >= deadline:
                     raise Refused(
@@ -79,6 +79,9 @@ async def followed_folder(folder: Path, pin: LogPin, *, wait_s: float = WAIT_SEC
                         " backup from the folder of the leader"
                     ) from None
                 await asyncio.sleep(LOOK_SECONDS)
+            else:
+                yield held
+                return
 
 
 def renewed(folder: Path, pin: LogPin, held: Held) -> Held | None:

@@ -10,6 +10,7 @@ from cmqd_backup.refusals import Refused
 from cmqd_backup.runs import SEGMENTS, Run, Runs, StoredFile
 from cmqd_backup.stores import Store
 from cmqd_backup.timeline import Gap, Stretch, gaps, stretches
+from cmqd_types.sentences import counted
 
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
@@ -118,7 +119,7 @@ def _document(survey: _Survey, newest: Run, faults: list[str]) -> dict[str, Any]
 
 
 def _show(store: Store, survey: _Survey, newest: Run, faults: list[str], out: Callable[[str], object]) -> None:
-    count = f"{len(survey.rows)} run{'' if len(survey.rows) == 1 else 's'}"
+    count = counted(len(survey.rows), "run")
     out(f"backup of log {newest.manifest.log_id} in {store.place}: {count}, {shown_size(survey.bytes)}")
     if newest.accounts is None:
         out("accounts and secrets: not in the newest run (--without-secrets)")

@@ -16,16 +16,17 @@ from typing import Final, NamedTuple
 
 from cmqd_backup.accounts_content import accounts_of
 from cmqd_backup.backing_up import Copied, back_up
-from cmqd_backup.copying import Pace
+from cmqd_backup.copying import Pace, in_thread
 from cmqd_backup.holds import Held, manifest_of, stopped_folder
 from cmqd_backup.keeping import remove_old
 from cmqd_backup.listing import shown_size
 from cmqd_backup.live import connected, pinned_folder
 from cmqd_backup.moments import shown_time, wall_ms
-from cmqd_backup.refusals import Refused
+from cmqd_backup.refusals import Refused, sentence_of
 from cmqd_backup.standing import Ended, Standing
 from cmqd_backup.stores import Store
 from cmqd_segment.folder_lock import try_lock
+from cmqd_types.sentences import counted
 
 Out = Callable[[str], object]
 
@@ -68,7 +69,8 @@ async def make_runs(wanted: Wanted, out: Out, complain: Out) -> None:
             out(f"{ended}: no more runs are made")
             return
         except (Refused, OSError) as refusal:
-            complain(f"{shown_time(wall_ms())}: no run was made: {refusal}")
+            reason = sentence_of(refusal) if isinstance(refusal, OSError) else str(refusal)
+            complain(f"{shown_time(wall_ms())}: no run was made: {reason}")
         await asyncio.sleep(max(0.0, wanted.every_ms / 1000 - (time.monotonic() - began_s)))
 
 
@@ -93,13 +95,13 @@ async def make_run(wanted: Wanted, out: Out, standing: Standing | None = None) -
         seconds = time.monotonic() - began_s
         out(
             f"run {run.number} is complete and verified in {wanted.store.place}: rows up to {run.last_lsn}, of"
-            f" {shown_time(run.wall_ms)}; {copied.new_files} new files, {shown_size(copied.new_bytes)}, in"
-            f" {seconds:.1f} s"
+            f" {shown_time(run.wall_ms)}; {counted(copied.new_files, 'new file')}, {shown_size(copied.new_bytes)},"
+            f" in {seconds:.1f} s"
         )
         if wanted.keep_ms is not None:
             removed = remove_old(wanted.store, wall_ms() - wanted.keep_ms)
             if removed:
-                out(f"removed {removed} older runs")
+                out(f"removed {counted(removed, 'older run')}")
 
 
 async def _copied(wanted: Wanted, standing: Standing | None, began_ms: int, out: Out) -> Copied:
@@ -132,7 +134,7 @@ async def _back_up_renewed(wanted: Wanted, held: Held, began_ms: int, out: Out) 
         try:
             return await _back_up(wanted, held, began_ms, out)
         except (Refused, FileNotFoundError):
-            found = None if held.renew is None else await asyncio.to_thread(held.renew, held)
+            found = None if held.renew is None else await in_thread(partial(held.renew, held))
             if found is None:
                 raise
             held = found._replace(renew=held.renew)
@@ -140,7 +142,7 @@ async def _back_up_renewed(wanted: Wanted, held: Held, began_ms: int, out: Out) 
 
 
 async def _back_up(wanted: Wanted, held: Held, began_ms: int, out: Out) -> Copied:
-    """Make a run in a thread. A cancellation ends the thread at its next MiB, and waits. Raises Refused, OSError."""
+    """Make a run in a thread, which a cancellation ends at its next chunk. Raises Refused, OSError."""
     pace = Pace(wanted.rate)
     work = partial(
         back_up,
@@ -152,14 +154,7 @@ async def _back_up(wanted: Wanted, held: Held, began_ms: int, out: Out) -> Copie
         wall_ms=wall_ms,
         out=out,
     )
-    copying = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(copying)
-    except asyncio.CancelledError:
-        pace.stop()
-        # Without the wait, the thread would write on after the end of the pin and of the locks.
-        await asyncio.gather(copying, return_exceptions=True)
-        raise
+    return await in_thread(work, stop=pace.stop)
 
 
 async def end_standing_pin(wanted: Wanted) -> None:

@@ -83,6 +83,16 @@ def naming(path: Path) -> Generator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
+def require_no_dangling_link(folder: Path) -> None:
+    """Refuse a path over a link that leads to no folder: no folder can be made in the place of the link.
+
+    Raises Refused.
+    """
+    for path in (folder, *folder.parents):
+        if path.is_symlink() and not path.exists():
+            raise Refused(f"{path} is a link to {path.readlink()}, where no folder is: make it, or name another folder")
+
+
 class FolderStore:
     """A folder of this machine. A file has another name until it is whole and durable."""
 
@@ -155,6 +165,7 @@ class FolderStore:
         if (self._root / MANIFEST_NAME).exists():
             # A data folder has files at the same paths as a backup.
             raise Refused(f"{self._root} is a data folder: name another place for the backup")
+        require_no_dangling_link(self._root)
         if not self._root.is_dir():
             self._make(self._root)
         with try_lock(self._root, "cmqd backup") as is_free:

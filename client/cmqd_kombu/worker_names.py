@@ -11,8 +11,8 @@ from cmqd_client.client_names import fitting_name
 
 try:
     from celery.signals import celeryd_init
-except ModuleNotFoundError:
-    # kombu is used without Celery.
+except Exception:
+    # kombu is used without Celery, or beside a Celery that cannot be imported: an old one is a SyntaxError.
     celeryd_init: Any = None
 
 _name: str | None = None

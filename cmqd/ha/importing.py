@@ -69,9 +69,9 @@ def _log_of(folder: StoppedFolder, shard: int) -> ImportedLog:
     """Read all but the rows; make all checks that could refuse the log later. Raises Refused."""
     if not folder.manifest.log_id:
         raise Refused(f"{folder.path} has a log without an id: start its broker once with this version")
-    if folder.is_restored:
+    if folder.restored is not None:
         # The engine has no place for the mark of the restore, by which the first start goes on from the last row.
-        raise Refused(f"{folder.path} was restored from a backup: start its broker once without redundancy")
+        raise Refused(f"{folder.path} {folder.restored}: start its broker once without redundancy")
     document = AccountsFile(folder.path).read()
     if document is None:
         raise Refused(f"{folder.path} has no accounts.json: without its keys no client could read the log")

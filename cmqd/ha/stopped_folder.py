@@ -49,8 +49,8 @@ class StoppedFolder:
         self.last_lsn = recovered.last_lsn
         """LSN of the last row, reclaimed or not."""
         self.reclaimed = recovered.reclaimed
-        self.is_restored = recovered.restored is not None
-        """The log was restored from a backup, and no broker has started since."""
+        self.restored = recovered.restored
+        """The restore or clone of the log, if no broker has started since."""
         self._checkpoint = recovered.checkpoint
         files = [(file.entry.first_lsn, file.path, True) for file in recovered.sealed]
         files += [(leftover.first_lsn, leftover.path, False) for leftover in recovered.leftovers]

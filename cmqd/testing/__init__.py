@@ -17,9 +17,18 @@ from cmqd_types.sentences import missing_extra
 try:
     from cmqd.testing.broker_process import BrokerNotReadyError, BrokerProcess
     from cmqd.testing.clock import Clock
-    from cmqd.testing.clones import Clone, CloneError
+    from cmqd.testing.clones import Clone, CloneError, CloneTimeoutError
     from cmqd.testing.local_broker import BrokerFailedError, LocalBroker
 except ModuleNotFoundError as _missing:
     raise missing_extra("cmqd.testing", "server", _missing) from None
 
-__all__ = ["BrokerFailedError", "BrokerNotReadyError", "BrokerProcess", "Clock", "Clone", "CloneError", "LocalBroker"]
+__all__ = [
+    "BrokerFailedError",
+    "BrokerNotReadyError",
+    "BrokerProcess",
+    "Clock",
+    "Clone",
+    "CloneError",
+    "CloneTimeoutError",
+    "LocalBroker",
+]

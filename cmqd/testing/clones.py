@@ -4,6 +4,7 @@ The clone is made by the program of that command in a process of its own, as ``c
 """
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,18 @@ from cmqd_segment.manifest import read_manifest
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent
 from cmqd_segment.scan import scan_segment, sealed_segments
 
+MAX_TIMEOUT_S = 86_400.0
+"""Longest ``Clone.timeout``."""
+END_S = 10.0
+"""Time that the program has to remove its files at the limit."""
+
 
 class CloneError(Exception):
     """The clone for a ``LocalBroker`` was not made; the text is the sentence of ``cmqd clone``."""
+
+
+class CloneTimeoutError(CloneError):
+    """The clone for a ``LocalBroker`` was not made within ``Clone.timeout``; its program was ended."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +46,15 @@ class Clone:
     """JSON paths of bodies (``$.card.number``) and names of headers, whose values are hidden."""
     no_bodies: bool = False
     """Puts zero bytes of the same size in the place of bodies."""
+    timeout: float = 300.0
+    """Seconds for the program that makes the clone, at most; a start waits for it."""
 
     def __post_init__(self) -> None:
-        """Refuse a name in the place of a list of names. Raises TypeError."""
+        """Refuse a name in the place of a list of names, and a limit of no time. Raises TypeError, ValueError."""
+        if not 0 < self.timeout <= MAX_TIMEOUT_S:
+            raise ValueError(
+                f"timeout is {self.timeout!r}; it must be above 0 and at most {MAX_TIMEOUT_S:,.0f} seconds"
+            )
         for name in ("queues", "masks"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"{name} is a list of names, such as [{getattr(self, name)!r}]")
@@ -48,6 +64,7 @@ class Clone:
 
         Raises:
             CloneError: the clone was refused.
+            CloneTimeoutError: the clone was not made within ``timeout``.
         """
         options = [f"--queue={name}" for name in self.queues] + [f"--mask={mask}" for mask in self.masks]
         if self.since is not None:
@@ -55,19 +72,39 @@ class Clone:
         if self.no_bodies:
             options.append("--no-bodies")
         command = [*child_python(), "-m", "cmqd_backup", "clone", *options, "--", os.fspath(self.source), str(folder)]
-        ended = subprocess.run(
+        with subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
             env=plain_environment(),
-            check=False,
-        )
-        if ended.returncode:
+        ) as program:
+            try:
+                _, told = program.communicate(timeout=self.timeout)
+            except BaseException as failure:
+                _end(program)
+                if not isinstance(failure, subprocess.TimeoutExpired):
+                    raise
+                raise CloneTimeoutError(
+                    f"the clone of {os.fspath(self.source)} was not made within {self.timeout:g} s, and its program was"
+                    " ended: give Clone a longer timeout, or make a folder with cmqd clone once, and clone that folder"
+                ) from None
+        if program.returncode:
             # The last line: a wrong combination of options is told behind the usage, and a bug behind its traceback.
-            lines = ended.stderr.strip().splitlines() or [f"cmqd clone ended with exit code {ended.returncode}"]
+            lines = told.strip().splitlines() or [f"cmqd clone ended with exit code {program.returncode}"]
             raise CloneError(lines[-1].removeprefix("cmqd: "))
+
+
+def _end(program: "subprocess.Popen[str]") -> None:
+    """End the program: as Ctrl-C does, so that it releases its pin, and at once if it does not end."""
+    program.send_signal(signal.SIGINT)
+    try:
+        program.wait(END_S)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        program.wait()
 
 
 async def read_clone(folder: Path) -> MemoryDisk:

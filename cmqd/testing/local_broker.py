@@ -120,6 +120,7 @@ class LocalBroker:
         Raises:
             RuntimeError: the broker was started before.
             CloneError: the clone cannot be made.
+            CloneTimeoutError: the clone was not made within its limit.
             OSError: the address cannot be used.
         """
         self._start_thread()

@@ -5,7 +5,7 @@ from typing import Final
 from cmqd_types.actors import Actor
 from cmqd_types.histories import LifeEvent, LifeKind, LifePlace
 from cmqd_types.messages import printed_id
-from cmqd_types.sentences import in_bytes, readable_duration
+from cmqd_types.sentences import counted, in_bytes, readable_duration
 
 _DEAD: Final = {"receives": "received too often", "age": "too old", "rejected": "rejected"}
 _DROPPED: Final = {
@@ -70,7 +70,8 @@ def _in_queue(event: LifeEvent) -> str:
             return f"rewound{_by(event)}: active again"
         case LifeKind.DEAD_LETTERED:
             reason = _DEAD.get(event.reason, event.reason) + (f" {_quoted(event.text)}" if event.text else "")
-            return f"dead letter: {reason}{_by(event)}, after {_receives(event)}; now {printed_id(event.message_id)}"
+            receives = counted(event.receive_count, "receive")
+            return f"dead letter: {reason}{_by(event)}, after {receives}; now {printed_id(event.message_id)}"
         case LifeKind.REDRIVEN:
             return f"redriven from {event.from_queue}{_by(event)}; now {printed_id(event.message_id)}"
         case LifeKind.EXPIRED:
@@ -136,10 +137,6 @@ def _quoted(text: str) -> str:
 
 def _subscription(event: LifeEvent) -> str:
     return f"subscription {event.subscription}" if event.subscription else "a subscription that was deleted"
-
-
-def _receives(event: LifeEvent) -> str:
-    return f"{event.receive_count} receive{'' if event.receive_count == 1 else 's'}"
 
 
 def _until(event: LifeEvent) -> str:

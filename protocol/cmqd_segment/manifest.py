@@ -167,8 +167,8 @@ class CacheOf(msgspec.Struct, frozen=True):
 
 
 class Restored(msgspec.Struct, frozen=True, array_like=True):
-    """The restore of a log from a backup. In force until a row behind the restored rows is durable: the first start
-    writes that row, and tells clock and counters of the restore before.
+    """The restore of a log from a backup, or its making as a clone. In force until a row behind the restored rows is
+    durable: the first start writes that row, and tells clock and counters of the restore before.
     """
 
     lsn: int
@@ -178,6 +178,12 @@ class Restored(msgspec.Struct, frozen=True, array_like=True):
     expired."""
     aged_ms: int
     """Age that sessions and dedup ids gain (``LogRestored.aged_ms``)."""
+    is_clone: bool = False
+    """The log was made by ``cmqd clone``, of the messages that waited in another log."""
+
+    def __str__(self) -> str:
+        """Return the origin of the log as a part of a sentence."""
+        return "is a clone" if self.is_clone else "was restored from a backup"
 
 
 class Manifest(msgspec.Struct, frozen=True):

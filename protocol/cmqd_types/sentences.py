@@ -210,6 +210,11 @@ def in_bytes(count: int) -> str:
     return f"{count} byte{'' if count == 1 else 's'}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number and its noun: ``1 message``, ``2 messages``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def iso_time(milliseconds: int) -> str:
     """Return a time in ISO 8601, in UTC: ``2027-01-31T09:00:00Z``."""
     moment = moment_of(milliseconds)

@@ -133,7 +133,7 @@ def test_messages_ids_and_order_are_those_of_the_source(source: Source, tmp_path
     assert "messages in 5 queues" in ended.lines
     with clone as server:
         assert asyncio.run(read_state(server.url)) == source.state
-        assert "log_restored" in server.log
+        assert "the log is a clone: broker time goes on from its last row" in server.log
         server.kill()
         server.start()
         assert asyncio.run(read_state(server.url)) == source.state
@@ -229,7 +229,7 @@ def test_older_messages_are_left_out(source: Source, tmp_path: Path):
 
     assert ended.code == 0
     assert "0 messages in 5 queues" in ended.lines
-    assert "7 older messages were left out" in ended.lines
+    assert "left out: 7 older messages\n" in ended.lines
 
 
 @pytest.mark.parametrize("kind", ["folder", "backup"])
@@ -251,6 +251,19 @@ def test_a_disk_without_room_is_refused_and_leaves_no_folder(source: Source, tmp
     assert str(tmp_path / "clone") in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "clone").exists()
+
+
+@pytest.mark.parametrize(("user", "warnings"), [(0, 1), (1000, 0)], ids=["root", "another user"])
+def test_a_clone_by_root_warns_about_its_owner(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, warnings: int
+):
+    monkeypatch.setattr(targets.os, "geteuid", lambda: user)
+
+    ended = command("clone", source.data, tmp_path / "clone", "--queue", "late")
+
+    assert ended.code == 0, ended.error
+    assert ended.error.count(f"first run chown -R USER: {tmp_path / 'clone'}") == warnings
+    assert "1 message in 1 queue, as of row" in ended.lines
 
 
 async def send_one(url: str) -> None:

@@ -2,9 +2,12 @@
 
 import asyncio
 import sqlite3
+import tempfile
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -14,6 +17,7 @@ from cmqd_backup.copying import Pace
 from cmqd_backup.follower import followed_folder, renewed
 from cmqd_backup.holds import Held
 from cmqd_backup.refusals import Refused
+from cmqd_backup.restores.cutting import seal_copy
 from cmqd_backup.stores import open_store
 from cmqd_client.pins import LogPin
 from cmqd_segment.manifest import CACHE_FORMAT, SegmentState, read_manifest, write_manifest
@@ -154,4 +158,45 @@ async def test_a_full_disk_for_temporary_files_is_told_at_once(
     with pytest.raises(Refused, match=r"cannot be copied to .*: database or disk is full"):
         async with followed_folder(standby.folder, pin):
             pytest.fail("there is no room")
+    await end(opening)
+
+
+async def test_a_cancellation_waits_for_the_copies_and_leaves_no_file(
+    replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader, standby, opening = await a_pair(replicas)
+    newest = await leader.rig.store(1, 3, 1)
+    pin = pin_at(read_manifest(standby.folder).log_id, newest)
+    async with followed_folder(standby.folder, pin):
+        pass
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    begun, go_on, ended = Event(), Event(), Event()
+
+    def slow(path: Path, *arguments: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        # Its folder is still there.
+        entry = seal_copy(path, *arguments)
+        ended.set()
+        return entry
+
+    monkeypatch.setattr("cmqd_backup.follower.seal_copy", slow)
+
+    async def follow() -> None:
+        async with followed_folder(standby.folder, pin):
+            pytest.fail("cancelled before")
+
+    following = asyncio.create_task(follow())
+    assert await asyncio.to_thread(begun.wait, 60)
+    following.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not following.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await following
+
+    assert ended.is_set()
+    assert list((tmp_path / "temporary").iterdir()) == []
     await end(opening)

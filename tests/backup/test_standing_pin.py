@@ -1,5 +1,10 @@
 """The standing pin of runs at an interval: its name, and its end while runs are made."""
 
+import asyncio
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,8 @@ from cmqd_backup.standing import Ended, Standing
 from cmqd_backup.stores import FolderStore
 from cmqd_client import connect
 from support.backup.growing_log import GrowingLog
+from support.eventually import eventually
+from support.processes.environment import plain_environment
 from support.processes.running_server import RunningServer
 
 
@@ -68,3 +75,36 @@ async def test_runs_end_with_a_sentence(tmp_path: Path, monkeypatch: pytest.Monk
     await make_runs(Wanted(log.folder, FolderStore(tmp_path / "backup"), every_ms=1000), lines.append, lines.append)
 
     assert lines[-1] == "the standing pin backup-1 was deleted: no more runs are made"
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("kind", ["closed", "full"])
+async def test_runs_go_on_without_standard_output(tmp_path: Path, kind: str):
+    """Its reader has ended, or its disk is full."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    if kind == "full":
+        os.close(writing)
+        writing = os.open("/dev/full", os.O_WRONLY)
+    with RunningServer(tmp_path) as server:
+        async with connect(server.url) as client:
+            await (await client.ensure_queue("orders")).send(b"order 1")
+        store = FolderStore(tmp_path / "backup")
+        runs = subprocess.Popen(
+            [sys.executable, "-m", "cmqd", "backup", str(server.data), "--to", store.place, "--every", "1s"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=plain_environment(),
+        )
+        os.close(writing)
+        try:
+            await eventually(lambda: len(Runs(store).names) >= 2)
+            pins = await pins_of(server.data)
+        finally:
+            runs.send_signal(signal.SIGINT)
+            _, told = await asyncio.to_thread(runs.communicate)
+
+    assert (runs.returncode, pins) == (130, {standing_name(store.place)})
+    reason = "was closed" if kind == "closed" else "cannot be written (No space left on device)"
+    assert told == f"cmqd: standard output {reason}: the work goes on without its report\n"

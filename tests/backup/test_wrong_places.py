@@ -117,6 +117,36 @@ def test_a_place_that_was_mistyped_is_no_folder(place: str, tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["missing", "loop", "below"])
+async def test_a_link_that_leads_to_no_folder_is_told(tmp_path: Path, kind: str):
+    log, backup, link = GrowingLog(tmp_path / "data"), tmp_path / "backup", tmp_path / "link"
+    await log.grow(2)
+    assert command("backup", log.folder, "--to", backup).code == 0
+    link.symlink_to(link if kind == "loop" else tmp_path / "missing")
+    target = link / "below" if kind == "below" else link
+    told = f"{link} is a link to {link.readlink()}, where no folder is"
+
+    for arguments in (
+        ("restore", backup, target),
+        ("clone", log.folder, target),
+        ("backup", log.folder, "--to", target),
+    ):
+        ended = command(*arguments)
+
+        assert ended.code == 4
+        assert ended.error == f"cmqd: {told}: make it, or name another folder\n"
+    assert not (tmp_path / "missing").exists()
+
+
+def test_an_error_of_the_system_is_a_sentence(tmp_path: Path):
+    file = tmp_path / "file"
+    file.touch()
+
+    ended = command("backup", file, "--to", tmp_path / "backup")
+
+    assert (ended.code, ended.error) == (4, f"cmqd: {file}/manifest: Not a directory\n")
+
+
 async def test_a_restore_whose_report_is_not_read_is_whole(tmp_path: Path):
     log, backup, target = GrowingLog(tmp_path / "data"), tmp_path / "backup", tmp_path / "restored"
     await log.grow(2)

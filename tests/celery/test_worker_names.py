@@ -2,7 +2,10 @@
 """The name of a Celery worker is the name of its connections."""
 
 import asyncio
+import importlib.util
+import sys
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 import pytest
@@ -54,3 +57,26 @@ def test_a_name_of_a_worker_that_no_client_may_have_is_fitted() -> None:
     celeryd_init.send(sender="a\u200b" + "w" * 200)
 
     assert names.worker_name() == "a?" + "w" * 126
+
+
+@pytest.mark.parametrize(
+    "failure", [ImportError("cannot import name"), SyntaxError("async"), ModuleNotFoundError("vine")]
+)
+def test_a_celery_that_cannot_be_imported_leaves_the_name_out(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    class Broken(MetaPathFinder):
+        def find_spec(self, fullname: str, *_: Any) -> None:
+            if fullname == "celery.signals":
+                raise failure
+
+    monkeypatch.delitem(sys.modules, "celery.signals")
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+    spec = importlib.util.find_spec("cmqd_kombu.worker_names")
+    assert spec is not None
+    assert spec.loader is not None
+    anew = importlib.util.module_from_spec(spec)
+
+    spec.loader.exec_module(anew)
+
+    assert anew.worker_name() is None

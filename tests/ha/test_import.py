@@ -165,6 +165,10 @@ def restore(_replicas: Replicas, folder: Path) -> None:
     change_manifest(folder, restored=Restored(LAST_LSN, NOW_MS, 0))
 
 
+def clone(_replicas: Replicas, folder: Path) -> None:
+    change_manifest(folder, restored=Restored(LAST_LSN, NOW_MS, 0, is_clone=True))
+
+
 def remove_accounts(_replicas: Replicas, folder: Path) -> None:
     AccountsFile(folder).path.unlink()
 
@@ -181,6 +185,7 @@ def remove_accounts(_replicas: Replicas, folder: Path) -> None:
         (damage_checkpoint, "nothing was changed: checkpoint .* cannot be used"),
         (change_log_id, "start the broker once without redundancy, until it has written a checkpoint"),
         (restore, "was restored from a backup: start its broker once without redundancy"),
+        (clone, "is a clone: start its broker once without redundancy"),
         (remove_accounts, "has no accounts.json"),
     ],
 )

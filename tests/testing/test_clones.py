@@ -1,6 +1,9 @@
 """Brokers of tests that begin with a clone: production's dead letters, their time, and clones that are refused."""
 
 import asyncio
+import os
+import subprocess
+import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cmqd.testing import BrokerProcess, Clone, CloneError, LocalBroker
+from cmqd.testing import BrokerProcess, Clone, CloneError, CloneTimeoutError, LocalBroker, clones
 from cmqd_client import connect
 from cmqd_client.sync import connect as connect_sync
 from cmqd_segment.folder_lock import LOCK, shared_lock, try_lock
@@ -178,6 +181,44 @@ def test_a_clone_that_is_refused_is_an_error_with_its_sentence(
     assert text in str(refused.value)
     assert not str(refused.value).startswith("cmqd:")
     assert repr(broker) == "<LocalBroker, ended>"
+
+
+@pytest.fixture
+def without_end(tmp_path: Path) -> Path:
+    """A folder whose manifest cannot be read to its end."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    os.mkfifo(folder / "manifest")
+    return folder
+
+
+def test_a_clone_that_takes_too_long_is_ended_with_its_limit(
+    without_end: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs: list[subprocess.Popen[str]] = []
+
+    class Noted(subprocess.Popen[str]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            programs.append(self)
+
+    monkeypatch.setattr(clones.subprocess, "Popen", Noted)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    broker = LocalBroker(clone=Clone(without_end, timeout=0.5))
+
+    with pytest.raises(CloneTimeoutError, match=f"the clone of {without_end} was not made within 0.5 s"):
+        broker.start()
+
+    assert [program.returncode is not None for program in programs] == [True]
+    assert list((tmp_path / "temporary").iterdir()) == []
+    assert repr(broker) == "<LocalBroker, ended>"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+def test_a_limit_that_is_none_is_refused(timeout: float) -> None:
+    with pytest.raises(ValueError, match="must be above 0 and at most 86,400 seconds"):
+        Clone("incident", timeout=timeout)
 
 
 async def test_a_refused_clone_is_an_error_of_an_async_broker(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import msgspec
 
 from cmq_cli.bench.plans import Plan, Work
-from cmq_cli.values import counted, show_count, show_size
+from cmq_cli.values import show_count, show_size
 from cmqd_load.hgrm import moments
 from cmqd_load.histogram import Histogram
 from cmqd_load.tally import Tally
+from cmqd_types.sentences import counted
 
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p99.9": 99.9, "p99.99": 99.99}
 BUSY_CORES = 0.9

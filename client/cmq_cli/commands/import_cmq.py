@@ -15,8 +15,9 @@ from cmq_cli.imports.endpoint import CmqEndpoint, EndpointError
 from cmq_cli.key_file import read_key
 from cmq_cli.options import CurrentSession, Flag, Repeated
 from cmq_cli.output import Output
-from cmq_cli.values import counted, show_count
+from cmq_cli.values import show_count
 from cmqd_client import Client
+from cmqd_types.sentences import counted
 
 
 async def import_cmq(

@@ -16,8 +16,8 @@ from cmq_cli.output import Output
 from cmq_cli.reading import read_lines
 from cmq_cli.session import Seconds
 from cmq_cli.streams import LineStream
-from cmq_cli.values import counted
 from cmqd_client import BatchResult, Message, Queue
+from cmqd_types.sentences import counted
 
 MAX_BATCH = 256
 """Maximum number of messages in a reply of the server."""

@@ -11,10 +11,11 @@ from cmq_cli.message_bodies import parse_headers, read_body
 from cmq_cli.nouns import as_document, created_remark, delete_each, differences_shown, label, table_of
 from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Flag, Header, Paging, QueueName, ScheduleName, Yes
 from cmq_cli.output import Output, encode_body
-from cmq_cli.values import counted, printable, show_time, show_value
+from cmq_cli.values import printable, show_time, show_value
 from cmqd_client import Client
 from cmqd_client.schedules import ScheduleInfo
 from cmqd_types.attributes import SCHEDULE
+from cmqd_types.sentences import counted
 
 app = App(name="schedule", help="Schedules: send a message again and again, at the times of a cron expression.")
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from cmq_cli.output import Output
 from cmq_cli.spark import show_unsealed
-from cmq_cli.values import counted, from_ms, show_count, show_size, show_time
+from cmq_cli.values import from_ms, show_count, show_size, show_time
+from cmqd_types.sentences import counted
 
 if TYPE_CHECKING:
     from cmqd_log.options import Options

@@ -23,7 +23,7 @@ from cmqd_backup.cloning.waiting import WaitingMessages, WaitingQueue
 from cmqd_backup.holds import Held
 from cmqd_backup.moments import shown_time
 from cmqd_backup.refusals import Refused
-from cmqd_backup.restores.targets import WORK, filling, require_empty
+from cmqd_backup.restores.targets import WORK, filling, owner_warning, require_empty
 from cmqd_segment.manifest import (
     CHECKPOINTS,
     MANIFEST_NAME,
@@ -35,6 +35,7 @@ from cmqd_segment.manifest import (
     write_manifest,
 )
 from cmqd_segment.records import DeadLettersFrom, NumbersReserved, ScheduleSet, Subscribed
+from cmqd_types.sentences import counted
 
 ADMIN: Final = "admin"
 NOWHERE: Final = "http://clone.invalid/"
@@ -53,6 +54,8 @@ class Cloning(NamedTuple):
     masks: Sequence[str] = ()
     no_bodies: bool = False
     out: Callable[[str], object] = print
+    complain: Callable[[str], object] = print
+    """Gets warnings."""
 
 
 def clone(asked: Cloning) -> None:
@@ -77,6 +80,9 @@ def clone(asked: Cloning) -> None:
                     f"{missing.filename} is missing: the source is damaged, or its broker ended the pin, at its own end"
                     " or for lack of space. Repeat the command"
                 ) from None
+    warning = owner_warning(asked.folder)
+    if warning:
+        asked.complain(warning)
     for line in lines:
         asked.out(line)
 
@@ -114,7 +120,7 @@ class _Clone:
         for name in (SEGMENTS, CHECKPOINTS):
             sync_folder(folder / name)
         sync_folder(folder)
-        restored = Restored(log.last_lsn, state.time_ms, 0)
+        restored = Restored(log.last_lsn, state.time_ms, 0, is_clone=True)
         manifest = Manifest(
             clean=True, next_number=len(log.entries) + 1, segments=log.entries, log_id=log_id, restored=restored
         )
@@ -199,19 +205,20 @@ class _Clone:
     def _report(self, state: SourceState, queues: dict[int, WaitingQueue]) -> None:
         missing = sum(queue.expected - queue.found for queue in queues.values())
         if missing and not self._manifest.losses:
-            raise Refused(f"{missing} waiting messages are in no row of {self._asked.source}: it is damaged")
-        messages = sum(queue.next_position for queue in queues.values())
-        self._lines.append(f"{messages} messages in {len(queues)} queues, as of row {self._manifest_last()}")
+            messages = counted(missing, "waiting message")
+            raise Refused(f"{messages} of {self._asked.source} have no readable row: it is damaged")
+        messages = counted(sum(queue.next_position for queue in queues.values()), "message")
+        self._lines.append(f"{messages} in {counted(len(queues), 'queue')}, as of row {self._manifest_last()}")
         older = sum(queue.passed_over for queue in queues.values())
         if older:
-            self._lines.append(f"{older} older messages were left out")
+            self._lines.append(f"left out: {counted(older, 'older message')}")
         if self._masking.replaced:
             self._lines.append(
                 f"bodies that were replaced whole: {self._masking.replaced}. A path of --mask finds no value there, or"
                 " the hidden values make them longer than their queue takes"
             )
         if missing:
-            self._lines.append(f"{missing} messages were lost in the source before")
+            self._lines.append(f"lost in the source before: {counted(missing, 'message')}")
 
     def _manifest_last(self) -> int:
         return max((entry.last_lsn for entry in self._manifest.segments), default=0)

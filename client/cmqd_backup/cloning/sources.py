@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +27,7 @@ def require_source(source: str, target: Path) -> None:
     folder = Path(source)
     if not folder.is_dir() or (not (folder / MANIFEST_NAME).exists() and not open_store(source).sizes(RUNS)):
         raise Refused(f"{source} is neither a data folder nor a backup")
-    if target.resolve().is_relative_to(folder.resolve()):
+    if Path(os.path.realpath(target)).is_relative_to(os.path.realpath(folder)):
         raise Refused(f"{target} is within {source}: name a folder outside of it")
 
 

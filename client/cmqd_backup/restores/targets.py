@@ -9,6 +9,7 @@ from typing import Final
 
 from cmqd_backup.accounts_content import ACCOUNTS_FILE
 from cmqd_backup.refusals import Refused
+from cmqd_backup.stores import require_no_dangling_link
 from cmqd_segment.folder_lock import LOCK, holder_of, try_lock
 from cmqd_segment.manifest import CHECKPOINTS, MANIFEST_NAME, SEGMENTS, UNFINISHED, sync_folder
 
@@ -30,6 +31,7 @@ def require_empty(folder: Path) -> None:
 
 
 def _require_empty(folder: Path) -> None:
+    require_no_dangling_link(folder)
     try:
         names = {path.name for path in folder.iterdir()} - _KEPT
     except FileNotFoundError:

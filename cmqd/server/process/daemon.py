@@ -23,7 +23,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence, Sized
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -83,6 +83,7 @@ from cmqd.storage.storage_settings import StorageSettings
 from cmqd_logs import lines
 from cmqd_logs.levels import LogFormat, LogLevel
 from cmqd_sockets.listening import raise_descriptor_limit
+from cmqd_types.sentences import counted
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -415,8 +416,8 @@ class Daemon:
         if document is None:
             if broker.queues or broker.topics or broker.schedules or broker.records_not_applied:
                 raise AccountsFileError(
-                    f"the engine has no accounts, but its log is not new ({_count(broker.queues, 'queue')} and"
-                    f" {_count(broker.topics, 'topic')}): a new admin would get the messages of others"
+                    f"the engine has no accounts, but its log is not new ({counted(len(broker.queues), 'queue')} and"
+                    f" {counted(len(broker.topics), 'topic')}): a new admin would get the messages of others"
                 )
             document = new_document(wall_ms())
             await store.write(document)
@@ -455,7 +456,7 @@ class Daemon:
         """
         file = AccountsFile(self._settings.data)
         if broker.queues or broker.topics or broker.schedules or broker.records_not_applied or report.numbers_jump:
-            contents = f"{_count(broker.queues, 'queue')} and {_count(broker.topics, 'topic')}"
+            contents = f"{counted(len(broker.queues), 'queue')} and {counted(len(broker.topics), 'topic')}"
             copy = f"; its copy is {file.copy}" if file.copy.exists() else ""
             raise AccountsFileError(
                 f"{file.path} is missing, but the log is not new ({contents}): put the file back{copy}. If it is lost,"
@@ -643,10 +644,6 @@ def _code_of(failure: Exception) -> ExitCode:
     if isinstance(failure, PoolerBetween):
         return ExitCode.CANNOT_OPEN
     return ExitCode.STORAGE_FAILED if isinstance(failure, LogFailed) else ExitCode.BUG
-
-
-def _count(things: Sized, noun: str) -> str:
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 def _tune_collector() -> None:

@@ -85,7 +85,7 @@ class Recovery:
             _log.warning(
                 "log_restored",
                 aged_ms=restored.aged_ms,
-                text="the log was restored from a backup: broker time goes on from its last row",
+                text=f"the log {report.restored}: broker time goes on from its last row",
             )
         records = [*offsets, *broker.recovered(lost=report.numbers_jump, restored=restored)]
         if records:

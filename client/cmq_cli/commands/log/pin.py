@@ -8,9 +8,10 @@ from cyclopts import App, Parameter
 from cmq_cli.exitcodes import ExitCode
 from cmq_cli.nouns import as_document, delete_each
 from cmq_cli.options import CurrentSession, Yes
-from cmq_cli.values import counted, show_count, show_value
+from cmq_cli.values import show_count, show_value
 from cmqd_client import Client
 from cmqd_types.pins import StandingPinInfo
+from cmqd_types.sentences import counted
 
 app = App(name="pin", help="The standing pins of backups: the server keeps rows until a backup has copied them.")
 

@@ -11,7 +11,7 @@ from cmq_cli.nouns import as_document
 from cmq_cli.options import CurrentSession, DataPath, Repeated
 from cmq_cli.output import Output
 from cmq_cli.spark import connector_errors, show_unsealed
-from cmq_cli.values import counted, from_ms, show_count, show_size, show_time
+from cmq_cli.values import from_ms, show_count, show_size, show_time
 from cmqd_client.administration.segments import Segment, SegmentPage
 from cmqd_log.data_folder.folder import Folder
 from cmqd_log.errors import CmqdSourceError, FolderError, OptionError, masked
@@ -19,6 +19,7 @@ from cmqd_segment.manifest import Manifest, SegmentEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.scan import readable_segments, sealed_segments
 from cmqd_types.segments import KeptFor
+from cmqd_types.sentences import counted
 
 if TYPE_CHECKING:
     from cmqd_log.export import Exported

@@ -12,9 +12,10 @@ from cmq_cli.nouns import as_document
 from cmq_cli.options import CurrentSession, Flag, QueueName
 from cmq_cli.output import Output
 from cmq_cli.session import Seconds
-from cmq_cli.values import counted, show_count, show_duration, show_time
+from cmq_cli.values import show_count, show_duration, show_time
 from cmqd_client import Queue, Redrive
 from cmqd_types.attributes import QUEUE
+from cmqd_types.sentences import counted
 
 app = App(name="dlq", help="Dead-letter queues, for messages that no consumer deletes.")
 

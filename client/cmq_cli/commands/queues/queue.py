@@ -20,11 +20,12 @@ from cmq_cli.nouns import (
 )
 from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Flag, Paging, QueueName, Yes
 from cmq_cli.output import Output
-from cmq_cli.values import counted, from_ms, show_count, show_duration
+from cmq_cli.values import from_ms, show_count, show_duration
 from cmqd_client import Client, QueueInfo
 from cmqd_client.administration.queue_summaries import QueueSummaryPage
 from cmqd_types.attributes import QUEUE
 from cmqd_types.queues import QueueSelection, QueueSort
+from cmqd_types.sentences import counted
 
 app = App(name="queue", help="Create, list, show, change, clear and delete queues.")
 

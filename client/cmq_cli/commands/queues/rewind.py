@@ -6,8 +6,9 @@ from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.nouns import as_document
 from cmq_cli.options import CurrentSession, Flag, QueueName
 from cmq_cli.output import Output
-from cmq_cli.values import counted, parse_age, parse_moment, show_time
+from cmq_cli.values import parse_age, parse_moment, show_time
 from cmqd_client import RewindPreview
+from cmqd_types.sentences import counted
 
 _WHOLE_WINDOW = "all"
 

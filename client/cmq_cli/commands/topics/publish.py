@@ -13,8 +13,8 @@ from cmq_cli.options import CurrentSession, DedupId, Flag, Header, TopicName
 from cmq_cli.reading import read_lines
 from cmq_cli.session import Session
 from cmq_cli.streams import LineStream
-from cmq_cli.values import counted
 from cmqd_client import Published, Topic
+from cmqd_types.sentences import counted
 
 _WHOLE_LINES = LineFormat()
 

@@ -21,11 +21,12 @@ from cmq_cli.options import (
 )
 from cmq_cli.output import encode_body
 from cmq_cli.session import Seconds
-from cmq_cli.values import counted, printable, show_time
+from cmq_cli.values import printable, show_time
 from cmqd_client import Client
 from cmqd_client.subscription import QueueSubscriptionPage, SubscriptionPage
 from cmqd_client.topics.delivery_reports import PendingMessage
 from cmqd_types.attributes import SUBSCRIPTION, SUBSCRIPTION_OPTIONS
+from cmqd_types.sentences import counted
 
 app = App(name="sub", help="Subscriptions: deliver the messages of a topic to a queue, or post them to a URL.")
 

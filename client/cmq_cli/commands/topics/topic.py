@@ -18,10 +18,10 @@ from cmq_cli.nouns import (
     table_of,
 )
 from cmq_cli.options import FIRST_PAGE, CurrentSession, Ensure, Paging, Repeated, TopicName, Yes
-from cmq_cli.values import counted
 from cmqd_client import Client
 from cmqd_client.topics.filter_tests import SubscriptionMatch
 from cmqd_types.attributes import TOPIC, TOPIC_CHANGES
+from cmqd_types.sentences import counted
 
 app = App(name="topic", help="Create, list, show, change and delete topics.")
 
