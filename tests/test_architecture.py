@@ -57,7 +57,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cmqd_logs": {"structlog"},
     "cmqd_protocol": {"cmqd_types", "msgspec"},
     "cmqd_reading": {"cmqd_fold", "cmqd_segment", "cmqd_types", "msgspec", "pyroaring"},
-    "cmqd_segment": {"cmqd_types", "msgspec"},
+    # isal only where it is installed: without it zlib computes the checksums.
+    "cmqd_segment": {"cmqd_types", "isal", "msgspec"},
     "cmqd_sockets": set(),
     "cmqd_types": {"msgspec"},
     # Beside these fsspec, by name: installed only for reading URLs.

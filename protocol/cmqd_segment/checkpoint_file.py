@@ -10,11 +10,11 @@ a flipped bit and an unfinished file are all detected.
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
-from zlib import crc32
 
 import msgspec
 
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
+from cmqd_segment.checksums import crc32
 from cmqd_segment.newer import known_tags, raise_if_newer
 
 MAGIC = b"CMQDCKP1"

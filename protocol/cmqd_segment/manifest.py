@@ -11,10 +11,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from zlib import crc32
 
 import msgspec
 
+from cmqd_segment.checksums import crc32
 from cmqd_segment.newer import NewerFormatError
 
 MANIFEST_FORMAT = 4

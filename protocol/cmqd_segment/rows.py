@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, count, repeat
 from struct import Struct
 from typing import NamedTuple, TypeAlias, TypeVar
-from zlib import crc32
 
 import msgspec
 
+from cmqd_segment.checksums import crc32
 from cmqd_segment.newer import known_tags, raise_if_newer, raw_items
 from cmqd_segment.published import copy_counts, id_stretches, set_ranges, unpack_set
 from cmqd_segment.records import AnyRecord, MessagesPublished, MessagesSent, StoredMessage

@@ -21,10 +21,10 @@ from itertools import accumulate, chain, groupby, repeat
 from operator import sub
 from struct import Struct
 from typing import Any, Final, TypeVar
-from zlib import crc32
 
 import msgspec
 
+from cmqd_segment.checksums import crc32
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.newer import NewerFormatError, tag_of
 from cmqd_segment.sparse import SparseQueue
