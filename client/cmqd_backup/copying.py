@@ -12,7 +12,7 @@ from typing import IO, Final, TypeVar
 
 from cmqd_backup.refusals import Refused
 from cmqd_backup.runs import StoredFile
-from cmqd_backup.stores import Store
+from cmqd_backup.stores import Store, open_without_read_ahead
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def copy_in(source: Path, store: Store, file: StoredFile, pace: Pace) -> None:
     """
     digest = hashlib.sha256()
     # Unbuffered, and no plain handle stays on a database: a sealed segment has no writer, so no lock is dropped.
-    with source.open("rb", buffering=0) as reading, store.writing(file.name) as writing:
+    with open_without_read_ahead(source) as reading, store.writing(file.name) as writing:
         for chunk in _chunks(reading, pace):
             digest.update(chunk)
             _write_all(writing, chunk)
