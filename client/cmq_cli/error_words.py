@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from cmq_cli.values import from_ms
+from cmq_cli.values import local_time
 from cmqd_client.error_words import argument_name
-from cmqd_types.sentences import Words, iso_time, moment_of, readable_duration, readable_size
+from cmqd_types.sentences import Words, readable_duration, readable_size
 
 
 def option_words(options: Mapping[str, str]) -> Words:
@@ -12,7 +12,7 @@ def option_words(options: Mapping[str, str]) -> Words:
     return Words(
         _option_of(options),
         readable_duration,
-        _local_time,
+        local_time,
         readable_size,
         f"; use {options['ensure']}, or another name" if "ensure" in options else "",
     )
@@ -25,10 +25,3 @@ def _option_of(options: Mapping[str, str]) -> Callable[[str], str]:
         return options.get(name) or options.get(name.removesuffix("s")) or name.replace("_", " ")
 
     return name_of
-
-
-def _local_time(milliseconds: int) -> str:
-    """Return a time that the options of a command accept: ISO 8601 in the local zone, to the millisecond if needed."""
-    if moment_of(milliseconds) is None:
-        return iso_time(milliseconds)
-    return from_ms(milliseconds).astimezone().isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")

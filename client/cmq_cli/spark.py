@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.values import local_time
 from cmqd_log.data_folder.plan import describe
 from cmqd_log.errors import CmqdSourceError, OptionError
 from pyspark_cmqd.java import JavaError
@@ -50,6 +51,13 @@ def connector_errors() -> Generator[None]:
         raise CommandFailed(as_typed(str(error)), ExitCode.USAGE) from error
     except (CmqdSourceError, JavaError, OSError) as error:
         raise CommandFailed(as_typed(str(error))) from error
+
+
+def show_range(starting_ms: int | None, ending_ms: int | None) -> str:
+    """Return the remark about the requested times, with their zone; empty without times."""
+    first = "" if starting_ms is None else f" at or after {local_time(starting_ms)}"
+    last = "" if ending_ms is None else f" before {local_time(ending_ms)}"
+    return f"messages sent{first}{' and' if first and last else ''}{last}" if first or last else ""
 
 
 def show_unsealed(first: int, last: int, option: str = "--include-active") -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from cmqd_types.sentences import counted
+from cmqd_types.sentences import counted, iso_time, moment_of
 from cmqd_types.units import SIZE
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 1}
@@ -115,6 +115,13 @@ def show_size(size: int) -> str:
 def show_time(moment: datetime | None) -> str:
     """Return a time in the local time zone; ``-`` for None."""
     return "-" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def local_time(milliseconds: int) -> str:
+    """Return a time that the options of a command accept: ISO 8601 in the local zone, to the millisecond if needed."""
+    if moment_of(milliseconds) is None:
+        return iso_time(milliseconds)
+    return from_ms(milliseconds).astimezone().isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")
 
 
 def from_ms(milliseconds: int) -> datetime:

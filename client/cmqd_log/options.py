@@ -9,7 +9,7 @@
 | ``tags`` | separated by commas: messages that were published with any of these tags | any |
 | ``routingKey`` | a binding key: messages that were published with a matching routing key | any |
 | ``startingLsn``, ``endingLsn`` | first and last row, both included; ``earliest`` and ``latest`` | all |
-| ``startingTimestamp``, ``endingTimestamp`` | sent at or after the first, before the second | all |
+| ``startingTimestamp``, ``endingTimestamp`` | sent at or after the first, before the second; with a zone | all |
 | ``mode`` | ``events``, ``all``, ``backlog``, ``consumed``, ``dead`` | ``events`` |
 | ``includeActive`` | also unsealed rows; needs the folder of the same machine | ``false`` |
 | ``clients`` | of a mode: fill ``received_by`` and ``left_by``, which needs all rows | ``false`` |
@@ -287,7 +287,7 @@ def _time(values: Mapping[str, str], option: str) -> int | None:
     text = values.get(option.lower())
     if text is None:
         return None
-    allowed = "give milliseconds since 1970, or a time such as 2026-11-21T09:30:00Z (UTC unless it names a zone)"
+    allowed = "give milliseconds since 1970, or a time with its zone, such as 2026-11-21T09:30:00Z"
     if text.isascii() and text.isdigit():
         if len(text) < 12:
             raise OptionError(option, text, f"{allowed}; the value looks like seconds")
@@ -297,7 +297,14 @@ def _time(values: Mapping[str, str], option: str) -> int | None:
     except ValueError:
         raise OptionError(option, text, allowed) from None
     if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
+        # UTC and the zone of a session are both likely, and hours of messages lie between the two.
+        readings = moment.replace(tzinfo=UTC).isoformat(), moment.astimezone().isoformat()
+        raise OptionError(
+            option,
+            text,
+            f"the time names no zone; give {readings[0]}, the time in UTC, or {readings[1]}, the time in the zone of "
+            "this machine",
+        )
     # In integers, because a float of seconds is not exact to the millisecond.
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     milliseconds = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from cmq_cli.replays.order import Order, split
 from cmq_cli.session import Session
+from cmq_cli.spark import show_range
 
 ATTEMPTS = 5
 """Maximum number of attempts to count while the broker reclaims segments."""
@@ -25,6 +26,8 @@ def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
     from pyspark_cmqd.replaying.replay_journal import LEFT_OUT, slice_messages
 
     options = parse_options({**order.source(), **order.bounds()})
+    if times := show_range(options.starting_ms, options.ending_ms):
+        session.output.remark(times)
     events = frozenset(split(order.event))
     with session.output.progress() as progress:
         task = progress.add_task("looking for segments", total=None, rate="")

@@ -1,8 +1,10 @@
 """Plan of a read: fix the view, name the queues, check for loss, and hand out tasks."""
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from cmqd_log.data_folder.actors import CLIENT_COLUMNS
@@ -24,8 +26,8 @@ from cmqd_log.data_folder.plan import (
     wanted_ids,
 )
 from cmqd_log.data_folder.rows import summaries
-from cmqd_log.errors import DataLossError, FolderError, UnknownNameError, masked
-from cmqd_log.options import LATEST, Mode, Options
+from cmqd_log.errors import DataLossError, FolderError, OptionError, UnknownNameError, masked
+from cmqd_log.options import LAST_LSN, LATEST, Mode, Options
 from cmqd_segment.manifest import SegmentEntry
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
     folder = open_folder(options)
     for attempt in range(ATTEMPTS):
         view = folder.view(include_active=options.include_active)
+        check_start(folder, view, asked)
         above, upto = bounds(view, options)
         check_loss(view, options, missing_rows(view, asked))
         try:
@@ -63,6 +66,46 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
             if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError("unreachable")
+
+
+def check_start(folder: Folder, view: View, options: Options) -> None:
+    """Check that the first row is at most the row to be written next, and log a first time after the newest row.
+
+    A row number from another log, or with a digit too many, would read as a log without news. A time is no error: an
+    hourly job asks for an hour in which a quiet log may have no row.
+
+    Raises:
+        OptionError: no reader could have read the row before ``startingLsn``.
+    """
+    starting = options.starting_lsn
+    if isinstance(starting, int) and starting > view.hi + 1:
+        unsealed = unsealed_rows(folder, view, replace(options, ending_lsn=LAST_LSN, ending_ms=None))
+        newest = view.hi if unsealed is None else unsealed[1]
+        if starting > newest + 1:
+            raise OptionError(
+                "startingLsn",
+                starting,
+                f"the newest readable row of {options.path} is row {newest}; give at most {newest + 1}, the row that "
+                "is written next",
+            )
+    newest_ms = max((extent.last_ms for extent in view.extents), default=0)
+    if options.starting_ms is not None and 0 < newest_ms < options.starting_ms:
+        _log.warning(
+            "the newest readable row of %s, row %d, is of %s, and 'startingTimestamp' is %s",
+            masked(options.path),
+            view.hi,
+            time_of(newest_ms),
+            time_of(options.starting_ms),
+        )
+
+
+def time_of(milliseconds: int) -> str:
+    """Return a time for a log line or an error: ISO 8601 in UTC."""
+    try:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (OverflowError, ValueError):
+        return f"{milliseconds} ms since 1970"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def has_beginning(options: Options) -> bool:
@@ -114,7 +157,8 @@ def plan_range(
     changes = known is not None and options.include_active
     if changes:
         pieces = [alike(piece) for piece in pieces]
-    if not pieces:
+    # A batch checks the names also if no segment is in its range: a misspelt name must not read as a quiet hour.
+    if not pieces and (known is not None or not (is_choosing(options) and view.extents)):
         return []
     catalog = known if known is not None else Catalog()
     if folder.is_remote:
@@ -251,7 +295,7 @@ def needs_names(options: Options, columns: Sequence[str]) -> bool:
 
 
 def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None":
-    """Return the first ``account``, ``queue`` or ``topic`` that the catalog does not know, as option and name.
+    """Return the first account, queue, topic or pattern of queues that the catalog does not know, as option and value.
 
     With the option ``account`` a queue of another account does not count, even if it has the same name.
     """
@@ -264,6 +308,10 @@ def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None"
         for name in names:
             if name not in known:
                 return option, name
+    if options.queue_pattern:
+        pattern = re.compile(options.queue_pattern)
+        if not any(pattern.fullmatch(source.name) for source in sources if not source.is_topic):
+            return "queuePattern", options.queue_pattern
     return None
 
 
@@ -284,7 +332,8 @@ def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) 
         extent += ", the last sealed row; includeActive=true reads later rows"
     option, name = unknown
     where = f" in account {options.account!r}" if options.account and option != "account" else ""
-    raise UnknownNameError(option, name, f"the log of {options.path} has no {option} of this name{where} {extent}")
+    missing = "queue whose whole name matches" if option == "queuePattern" else f"{option} of this name"
+    raise UnknownNameError(option, name, f"the log of {options.path} has no {missing}{where} {extent}")
 
 
 # ---------------------------------------------------------------------- positions of a stream

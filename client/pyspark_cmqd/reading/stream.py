@@ -10,6 +10,7 @@ of the broker. Between two batches no file is held open.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownParameterType=false
 # pyright: reportUnknownVariableType=false
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,23 +26,27 @@ from pyspark.sql.types import StructType
 
 from cmqd_log.data_folder.catalog import Catalog, checkpointed, follow
 from cmqd_log.data_folder.folder import Folder, open_folder
-from cmqd_log.data_folder.plan import View, gathered, wanted_ids
+from cmqd_log.data_folder.plan import View, gathered, is_choosing, wanted_ids
 from cmqd_log.data_folder.positions import Offset, check_offset, offset_at
-from cmqd_log.errors import DataLossError, OptionError, OtherLogError
+from cmqd_log.errors import DataLossError, OptionError, OtherLogError, UnknownNameError
 from cmqd_log.options import Mode, Options
 from cmqd_log.reading.planning import (
     check_loss,
+    check_start,
     first_offset,
     limited_offset,
     missing_rows,
     needs_names,
     plan_range,
+    unknown_name,
 )
 from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = logging.getLogger("pyspark_cmqd")
 
 
 class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -69,6 +74,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """View of :meth:`latestOffset`, kept for the rest of the trigger: the folder is read once."""
         self._has_warned = False
         """True after the warning about an offset that does not name its log."""
+        self._has_checked_names = False
 
     # ------------------------------------------------------------------ positions
 
@@ -76,9 +82,11 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the position at which a query without a checkpoint begins.
 
         Raises:
+            OptionError: the first row is beyond the row to be written next.
             DataLossError: requested rows are missing.
         """
         view = self._view()
+        check_start(open_folder(self.options), view, self.options)
         if self.options.starting_ms is not None:
             # Later batches check their own rows.
             check_loss(view, self.options, missing_rows(view, self.options))
@@ -97,6 +105,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if above > view.hi and not (isinstance(starting, int) and above == starting - 1):
             raise self._another_log(above, view)
         is_proven = self._is_proven(view, start)
+        self._warn_unknown(view)
         most = self._end(view)
         if most <= above:
             # An offset without the id of its log is followed by an offset with the id, even without new rows.
@@ -213,10 +222,29 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         follow(self._catalog, folder, view)
         return self._catalog
 
+    def _warn_unknown(self, view: View) -> None:
+        """Log, in the first trigger alone, a queue, topic, account or pattern that the log does not know: perhaps it is
+        misspelt, and perhaps it is created later.
+        """
+        if self._has_checked_names or not is_choosing(self.options):
+            return
+        self._has_checked_names = True
+        folder = open_folder(self.options)
+        # Mostly the manifest and the checkpoints know the name, and no segment is opened before the batch is planned.
+        unknown = unknown_name(self.options, checkpointed(folder, view))
+        if unknown is not None:
+            unknown = unknown_name(self.options, self._names(folder, view))
+        if unknown is not None:
+            _log.warning(
+                "%s; the stream waits for it",
+                UnknownNameError(*unknown, f"the log of {self.options.path} has none up to row {view.hi}"),
+            )
+
     def _end(self, view: View) -> int:
         most = view.hi if self._target is None else min(view.hi, self._target)
         return min(most, self.options.ending_lsn)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {"options": self.options, "columns": self.columns}
-        return {**kept, "_target": None, "_catalog": None, "_seen": None, "_has_warned": True}
+        warned = {"_has_warned": True, "_has_checked_names": True}
+        return {**kept, **warned, "_target": None, "_catalog": None, "_seen": None}

@@ -17,7 +17,7 @@ from cmqd_log.data_folder import catalog as catalog_module
 from cmqd_log.data_folder.catalog import Catalog, checkpointed, follow, name_ids, read_catalog
 from cmqd_log.data_folder.folder import Folder
 from cmqd_log.data_folder.plan import Piece, View
-from cmqd_log.errors import OptionError
+from cmqd_log.errors import OptionError, UnknownNameError
 from cmqd_log.options import parse_options
 from cmqd_log.reading.arrow_batches import arrow_type
 from cmqd_log.reading.planning import plan_batch
@@ -171,6 +171,22 @@ def test_a_queue_that_was_deleted_is_known_by_its_name_where_it_has_no_messages(
     assert planned(queue="bills", startingLsn="5") == []
     with pytest.raises(OptionError, match="has no queue of this name"):
         planned(queue="bils", startingLsn="5")
+    with pytest.raises(OptionError, match="has no queue of this name"):
+        planned(queue="bils", startingTimestamp=str(NOW_MS + 3_600_000))
+
+
+@pytest.mark.system
+def test_a_pattern_that_matches_no_queue_is_an_unknown_queue(folder: Path):
+    def planned(**options: str) -> list[int]:
+        tasks = plan_batch(parse_options({"path": str(folder), **options}), ["lsn"])
+        return [task.piece.upto for task in tasks]
+
+    assert planned(queuePattern="b.*") == [4]
+    for options in ({}, {"startingLsn": "5"}, {"account": "owner"}, {"mode": "all"}):
+        with pytest.raises(UnknownNameError, match="has no queue whose whole name matches"):
+            planned(queuePattern="bil", **options)
+    with pytest.raises(UnknownNameError, match="'other'"):
+        planned(queuePattern="b.*", account="other")
 
 
 # ---------------------------------------------------------------------- names in the segments

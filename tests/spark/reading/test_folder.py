@@ -46,7 +46,7 @@ from pyspark_cmqd.reading.source import CmqdReader
 from pyspark_cmqd.replaying import replay_count
 from support.processes.running_server import RunningServer
 from support.spark.log_folder import queue_created, sends, write_folder
-from support.storage.log_rig import NOW_MS
+from support.storage.log_rig import NOW_MS, LogRig
 from support.storage.wals import fill_ahead
 
 pytestmark = pytest.mark.system
@@ -266,6 +266,37 @@ def test_the_newest_rows_are_gone(folder: Path, lost: bool):
     assert Folder(str(folder)).view(include_active=False).hi == 6
     assert planned(folder) == planned(folder, startingLsn="1", failOnDataLoss="false") == [(0, 3)]
     assert planned(folder, startingLsn="7") == []
+
+
+def test_a_first_row_beyond_the_row_to_be_written_next_is_refused(folder: Path):
+    assert planned(folder, startingLsn="7") == []
+    for options in ({}, {"mode": "all"}, {"failOnDataLoss": "false"}):
+        with pytest.raises(OptionError, match=r"cannot be 8: the newest readable row .* row 6; give at most 7"):
+            planned(folder, startingLsn="8", **options)
+
+
+def test_unsealed_rows_count_for_the_first_row(tmp_path: Path):
+    folder = tmp_path / "data"
+
+    def look(rig: LogRig) -> None:
+        assert planned(folder, startingLsn="4") == planned(folder, startingLsn="5") == []
+        with pytest.raises(OptionError, match=r"newest readable row of .* is row 4; give at most 5"):
+            planned(folder, startingLsn="6")
+
+    write_folder(folder, [[sends(7, 0, 5), sends(7, 5, 5)]])
+    write_folder(folder, [[sends(7, 10, 5), sends(7, 15, 5)]], before_close=look)
+
+
+def test_a_first_time_after_the_newest_row_is_a_log_line(folder: Path, caplog: pytest.LogCaptureFixture):
+    late = str(NOW_MS + 10 * HOUR_MS)
+
+    assert planned(folder)
+    assert planned(folder, startingTimestamp=str(NOW_MS))
+    assert not caplog.records
+    assert planned(folder, startingTimestamp=late) == []
+    (told,) = [record.message for record in caplog.records]
+    assert "row 6, is of 2023-11-1" in told
+    assert told.endswith("'startingTimestamp' is 2023-11-15T08:13:20.000Z")
 
 
 def test_filters_ask_for_nothing_that_has_to_be_there(folder: Path):

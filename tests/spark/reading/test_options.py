@@ -1,6 +1,8 @@
 """Every option is checked before any read, and a refusal names the option."""
 
 import pickle
+import re
+import time
 
 import pytest
 
@@ -33,13 +35,34 @@ def test_names_of_queues():
     [
         ("1700000000123", 1_700_000_000_123),
         ("2023-11-14T22:13:20Z", 1_700_000_000_000),
-        ("2023-11-14T22:13:20.5", 1_700_000_000_500),
+        ("2023-11-14T22:13:20.5Z", 1_700_000_000_500),
         ("2023-11-15T00:13:20+02:00", 1_700_000_000_000),
-        ("2023-11-15", 1_700_006_400_000),
+        ("2023-11-15T00:00+00:00", 1_700_006_400_000),
     ],
 )
 def test_times(text: str, expected: int):
     assert parsed(startingTimestamp=text).starting_ms == expected
+
+
+@pytest.mark.parametrize("option", ["startingTimestamp", "endingTimestamp"])
+@pytest.mark.parametrize("text", ["2023-11-15T09:30", "2023-11-15T09:30:00", "2023-11-15"])
+def test_a_time_without_a_zone_is_refused_with_both_readings(option: str, text: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        with pytest.raises(OptionError, match="names no zone") as refused:
+            parsed(**{option: text})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    assert refused.value.option == option
+    in_utc, local = re.findall(r"2023-11-15T[\d:]+[+][\d:]+", str(refused.value))
+    assert (in_utc[-6:], local[-6:]) == ("+00:00", "+08:00")
+    eight_hours = 8 * 3_600_000
+    assert (parsed(startingTimestamp=in_utc).starting_ms or 0) - eight_hours == parsed(
+        startingTimestamp=local
+    ).starting_ms
 
 
 def test_rows():
@@ -82,7 +105,7 @@ def test_no_error_tells_a_key():
         ({"startingLsn": "9", "startingTimestamp": "2023-11-15"}, "startingTimestamp"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
         ({"startingTimestamp": "1700000000"}, "startingTimestamp"),
-        ({"startingTimestamp": "2023-11-15", "endingTimestamp": "2023-11-14"}, "endingTimestamp"),
+        ({"startingTimestamp": "2023-11-15T00Z", "endingTimestamp": "2023-11-14T00Z"}, "endingTimestamp"),
         ({"routingKey": ""}, "routingKey"),
         ({"routingKey": "eu.#", "tags": "a"}, "routingKey"),
         ({"mode": "everything"}, "mode"),

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from cmqd_log.data_folder.folder import Folder
 from cmqd_log.data_folder.plan import View
 from cmqd_log.data_folder.positions import Offset
-from cmqd_log.errors import DataLossError, FolderError, OtherLogError
+from cmqd_log.errors import DataLossError, FolderError, OptionError, OtherLogError
 from cmqd_log.options import parse_options
 from cmqd_log.schema import DDL
 from cmqd_segment.manifest import read_manifest, write_manifest
@@ -227,11 +227,39 @@ def test_a_query_that_was_farther_than_the_log_is(folder: Path):
     assert reader.latestOffset({"lsn": 13}, reader.getDefaultReadLimit())["lsn"] == 13
 
 
-def test_a_query_may_wait_for_its_first_row(folder: Path):
-    reader = reader_of(folder, startingLsn="100")
+def test_a_query_may_wait_for_the_row_that_is_written_next(folder: Path):
+    reader = reader_of(folder, startingLsn="14")
 
-    assert reader.initialOffset()["lsn"] == 99
-    assert reader.latestOffset({"lsn": 99}, reader.getDefaultReadLimit())["lsn"] == 99
+    assert reader.initialOffset()["lsn"] == 13
+    assert reader.latestOffset({"lsn": 13}, reader.getDefaultReadLimit())["lsn"] == 13
+    with pytest.raises(OptionError, match=r"newest readable row of .* is row 13; give at most 14"):
+        reader_of(folder, startingLsn="15").initialOffset()
+    # An earlier version began queries at later rows.
+    kept = reader_of(folder, startingLsn="100")
+    assert kept.latestOffset({"lsn": 99}, kept.getDefaultReadLimit())["lsn"] == 99
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxMessagesPerTrigger": "10"}])
+def test_a_query_of_an_unknown_queue_warns_once_and_waits(
+    folder: Path, caplog: pytest.LogCaptureFixture, limits: dict[str, str]
+):
+    reader = reader_of(folder, queuePattern="bil.*", **limits)
+    start = end = reader.initialOffset()
+
+    for _ in range(2):
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        assert reader.partitions(start, end) == []
+    (told,) = [record.message for record in caplog.records]
+    assert told.startswith("option 'queuePattern' cannot be 'bil.*': the log of ")
+    assert told.endswith(" has none up to row 13; the stream waits for it")
+
+    write_folder(folder, [[([queue_created(8, "bills")], [], NOW_MS), sends(8, 0, 10)]])
+    later = reader.latestOffset(end, ReadAllAvailable())
+    assert [task.wanted for part in partitions_of(reader, end, later) for task in part.tasks] == [frozenset({8})]
+    assert len(caplog.records) == 1
+    known = reader_of(folder, queuePattern="bil.*", **limits)
+    known.latestOffset(start, known.getDefaultReadLimit())
+    assert len(caplog.records) == 1
 
 
 def test_a_queue_that_was_made_in_rows_that_are_gone(folder: Path):

@@ -6,6 +6,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -386,6 +387,25 @@ def test_mistakes_are_told_before_spark_is_started(tmp_path: Path, cmq: Cmq, mon
     assert (code, "is not a data folder" in err) == (ExitCode.FAILED, True)
     code, _, err = cmq("--path", str(tmp_path / "data"), "--from", "sometimes")
     assert (code, "'sometimes' is not a time" in err) == (ExitCode.USAGE, True)
+
+
+def test_a_time_without_a_zone_is_local_and_the_zone_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    write_folder(tmp_path / "data", [[([queue_created(7, "orders")], [], NOW_MS), sends(7, 0, 3)]])
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        ranges = "--from", "2023-11-15T06:13:20", "--to", "2023-11-15T00:00Z"
+        code = run(["replay", "--path", str(tmp_path / "data"), "--queue", "orders", "--dry-run", *ranges])
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+    out, err = capfd.readouterr()
+    assert code == ExitCode.OK, err
+    assert "messages sent at or after 2023-11-15T06:13:20+08:00 and before 2023-11-15T08:00:00+08:00" in err
+    assert "orders" in out
 
 
 def test_what_to_install_is_told(tmp_path: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.options import CurrentSession, DataPath, IncludeActive, Moment, Repeated
 from cmq_cli.output import Output
-from cmq_cli.spark import as_typed, connector_errors, show_unsealed
+from cmq_cli.spark import as_typed, connector_errors, show_range, show_unsealed
 from cmq_cli.values import show_count, show_time
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def reconcile(
             )
         except UnknownNameError as error:
             raise CommandFailed(as_typed(str(error)), ExitCode.NOT_FOUND) from error
+        if times := show_range(question.options.starting_ms, question.options.ending_ms):
+            output.remark(times)
         output.remark(f"starting Spark ({master}) ...")
         with spark_session(master, "cmq reconcile") as spark, output.progress() as progress:
             task = progress.add_task("reconcile", total=None, rate="")
