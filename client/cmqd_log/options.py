@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | ``path`` | the data folder (local, shared, or an fsspec URL), also as ``.load(path)`` | must be given |
 | ``queue``, ``topic`` | names, separated by commas | all queues and topics |
+| ``queueId`` | the id of a queue, or of a topic for the messages of the topic itself | |
 | ``queuePattern`` | a regular expression that the whole name of a queue matches | |
 | ``account`` | the account to which queues and topics belong | any |
 | ``tags`` | separated by commas: messages that were published with any of these tags | any |
@@ -61,6 +62,8 @@ class Options:
     queues: tuple[str, ...] = ()
     queue_pattern: str = ""
     topics: tuple[str, ...] = ()
+    queue_id: int = 0
+    """0 = any."""
     account: str = ""
     tags: tuple[str, ...] = ()
     starting_lsn: int | str | None = None
@@ -108,7 +111,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
     path = values.get("path", "")
     if not path:
         raise OptionError("path", None, "give the data folder of a broker, or the URL of a copy")
-    chosen = [name for name in ("queue", "queuePattern", "topic") if name.lower() in values]
+    chosen = [name for name in ("queue", "queueId", "queuePattern", "topic") if name.lower() in values]
     if len(chosen) > 1:
         raise OptionError(chosen[1], values[chosen[1].lower()], f"{chosen[0]!r} is given too; give one of the two")
     for edge in ("starting", "ending"):
@@ -121,6 +124,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         queues=_names(values, "queue"),
         queue_pattern=_pattern(values),
         topics=_names(values, "topic"),
+        queue_id=whole(values, "queueId", 0, 1, LAST_LSN),
         account=values.get("account", ""),
         tags=_names(values, "tags"),
         starting_lsn=_starting_lsn(values),
@@ -157,6 +161,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
 _NAMES = (
     "path",
     "queue",
+    "queueId",
     "queuePattern",
     "topic",
     "account",

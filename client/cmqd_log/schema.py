@@ -28,12 +28,14 @@ COLUMNS: dict[str, str] = {
     "sent_by": "string",
     "received_by": "string",
     "left_by": "string",
+    "queue_id": "bigint",
 }
 """Name and type, in order; new columns are appended. All columns may be null, so that any narrower or reordered
 ``.schema(...)`` can be given.
 
 ``lsn`` and ``row_index`` together are the identity of a stored message: the row of the log, and the number of the
-message among all messages of the row, in the selection of a query or not.
+message among all messages of the row, in the selection of a query or not. ``queue_id`` and ``position`` are another
+identity; a queue that is created again under its name has another id.
 """
 
 OF_THE_LOG = {"cmqd": "log"}

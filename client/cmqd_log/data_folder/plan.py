@@ -203,7 +203,7 @@ def bounds(view: View, options: Options) -> tuple[int, int]:
 
 def is_choosing(options: Options) -> bool:
     """True if the options name queues, topics or an account."""
-    named = options.queues or options.queue_pattern or options.topics or options.account
+    named = options.queues or options.queue_id or options.queue_pattern or options.topics or options.account
     return bool(named) or options.only_queues is not None or options.only_accounts is not None
 
 
@@ -221,6 +221,8 @@ def wanted_ids(sources: Mapping[int, SourceName], options: Options) -> frozenset
             return False
         if only is not None and (source.is_topic or source.name not in only):
             return False
+        if options.queue_id:
+            return source.id == options.queue_id
         if options.queues:
             return not source.is_topic and source.name in options.queues
         if options.queue_pattern:
@@ -229,6 +231,10 @@ def wanted_ids(sources: Mapping[int, SourceName], options: Options) -> frozenset
             return source.is_topic and source.name in options.topics
         return True
 
+    if options.queue_id and options.queue_id not in sources:
+        # Rows may have messages of a queue whose name is lost. A filter by name or account lets none of them through.
+        is_filtered = options.account or only is not None or only_accounts is not None
+        return frozenset() if is_filtered else frozenset({options.queue_id})
     return frozenset(number for number, source in sources.items() if fits(source))
 
 

@@ -71,6 +71,8 @@ class Facts(NamedTuple):
     """The client: empty = not known, a single entry for all messages, or an entry for each message of the whole run."""
     received_by: str | None = None
     left_by: str | None = None
+    queue_id: int = 0
+    """Of a topic's own message: the id of the topic."""
 
 
 class Batch:
@@ -279,6 +281,10 @@ def _lsn(facts: Facts, run: Run) -> int:
     return facts.lsn
 
 
+def _queue_id(facts: Facts, run: Run) -> int:
+    return facts.queue_id
+
+
 def _enqueued(facts: Facts, run: Run) -> int:
     return run.enqueue_ms * 1000
 
@@ -397,4 +403,5 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
     "sent_by": _Senders,
     "received_by": lambda: _Texts(lambda facts: facts.received_by),
     "left_by": lambda: _Texts(lambda facts: facts.left_by),
+    "queue_id": lambda: _Numbers("q", pa.int64(), _queue_id),
 }

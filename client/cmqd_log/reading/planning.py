@@ -295,7 +295,7 @@ def needs_names(options: Options, columns: Sequence[str]) -> bool:
 
 
 def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None":
-    """Return the first account, queue, topic or pattern of queues that the catalog does not know, as option and value.
+    """Return the first account, queue, id, topic or pattern that the catalog does not know, as option and value.
 
     With the option ``account`` a queue of another account does not count, even if it has the same name.
     """
@@ -308,6 +308,10 @@ def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None"
         for name in names:
             if name not in known:
                 return option, name
+    if options.queue_id and options.queue_id not in catalog.nameless:
+        named = catalog.sources.get(options.queue_id)
+        if named is None or named not in sources or (named.is_topic and options.mode is not Mode.EVENTS):
+            return "queueId", str(options.queue_id)
     if options.queue_pattern:
         pattern = re.compile(options.queue_pattern)
         if not any(pattern.fullmatch(source.name) for source in sources if not source.is_topic):
@@ -332,7 +336,9 @@ def check_names(options: Options, catalog: Catalog, folder: Folder, view: View) 
         extent += ", the last sealed row; includeActive=true reads later rows"
     option, name = unknown
     where = f" in account {options.account!r}" if options.account and option != "account" else ""
-    missing = "queue whose whole name matches" if option == "queuePattern" else f"{option} of this name"
+    missing = {"queuePattern": "queue whose whole name matches", "queueId": "queue of this id"}.get(
+        option, f"{option} of this name"
+    )
     raise UnknownNameError(option, name, f"the log of {options.path} has no {missing}{where} {extent}")
 
 

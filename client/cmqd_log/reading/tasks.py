@@ -164,6 +164,7 @@ class Selector:
             as_of_lsn=task.as_of_lsn,
             dedup_ids=stored.dedup_ids,
             sent_by=[self._actors.get(number) for number in stored.actors] if self._shows_clients else (),
+            queue_id=stored.source_id,
         )
         if task.options.mode is Mode.EVENTS:
             for start, stop in self._labelled(run):
