@@ -200,6 +200,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
             "README.md",
             "client.md",
             "frameworks.md",
+            "log.md",
             "topics.md",
             "schedules.md",
             "security.md",

@@ -21,14 +21,14 @@ from cmqd_log.data_folder.plan import Task
 from cmqd_log.errors import CmqdSourceError, SegmentReclaimedError
 from cmqd_log.files import beside
 from cmqd_log.options import parse_options
-from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.reading.planning import plan_batch, unsealed_now
 from cmqd_log.reading.tasks import read_task
 from cmqd_log.schema import COLUMNS
 
 GROUP_ROWS = 1 << 17
 """Messages of a row group: small enough to be held, large enough to be scanned fast."""
-SCHEMA = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
+SCHEMA = schema_of(COLUMNS)
 _IDENTITY = b"cmqd.segment"
 _SELECTION = b"cmqd.queues"
 _ACCOUNT_MARK = "@"

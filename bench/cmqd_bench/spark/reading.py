@@ -170,16 +170,15 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
 
 def bytes_read(folder: Path, **options: str) -> Mapping[str, int]:
     """Do the work of the executors in this process; return the rows found and the bytes read."""
-    import pyarrow as pa
 
     from cmqd_log.data_folder.plan import gathered
     from cmqd_log.options import parse_options
-    from cmqd_log.reading.arrow_batches import arrow_type
+    from cmqd_log.reading.arrow_batches import schema_of
     from cmqd_log.reading.planning import plan_batch
     from cmqd_log.reading.tasks import read_task
     from cmqd_log.schema import COLUMNS
 
-    schema = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
+    schema = schema_of(COLUMNS)
     before = _read_so_far()
     tasks = plan_batch(parse_options({"path": str(folder), **options}), list(COLUMNS))
     messages = sum(batch.num_rows for task in tasks for batch in read_task(task, schema))

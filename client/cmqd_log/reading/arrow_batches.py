@@ -52,6 +52,11 @@ def arrow_type(column: str) -> pa.DataType:
     return _STRUCTS[column] if column in _STRUCTS else _TYPES[COLUMNS[column]]
 
 
+def schema_of(columns: Iterable[str]) -> "pa.Schema":
+    """Return the Arrow schema of columns of the source."""
+    return pa.schema([pa.field(name, arrow_type(name)) for name in columns])
+
+
 class Facts(NamedTuple):
     """Facts about a stretch of a run that the run itself does not hold."""
 

@@ -7,11 +7,10 @@
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from cmqd_log.options import parse_options
-from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.reading.planning import plan_batch
 from cmqd_log.reading.tasks import read_task
 from cmqd_log.schema import COLUMNS
@@ -22,7 +21,7 @@ from support.spark.log_folder import rows_of, write_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
 
-SCHEMA = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
+SCHEMA = schema_of(COLUMNS)
 
 
 def read(folder: Path, **options: str) -> "list[dict[str, Any]]":

@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
 from cmqd.core.broker import Broker
 from cmqd_log.data_folder.plan import Task, is_sealed
 from cmqd_log.options import parse_options
-from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.reading.planning import plan_batch
 from cmqd_log.reading.tasks import read_task
 from cmqd_reading.events import Event, stored_in
@@ -35,7 +34,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.system]
 """Segments are written by a storage process. No session is needed."""
 
 COLUMNS = ("queue", "msg_id", "event", "receive_count", "body")
-SCHEMA = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
+SCHEMA = schema_of(COLUMNS)
 ROWS_READ_AT = 6
 
 Told = tuple[str, str, str, int, bytes]

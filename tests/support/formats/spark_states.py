@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from cmqd_log.options import parse_options
-from cmqd_log.reading.arrow_batches import arrow_type
+from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.reading.planning import plan_batch
 from cmqd_log.reading.tasks import read_task
 
@@ -38,7 +37,7 @@ MODES = ("events", "all", "backlog", "consumed", "dead")
 def spark_rows(folder: Path) -> dict[str, Any]:
     """By mode and by whether rows that are not sealed are read."""
     found: dict[str, Any] = {}
-    schema = pa.schema([pa.field(name, arrow_type(name)) for name in COLUMNS])
+    schema = schema_of(COLUMNS)
     for mode in MODES:
         for active in ("true", "false"):
             options = parse_options({"path": str(folder), "mode": mode, "includeActive": active})

@@ -1,0 +1,102 @@
+"""Scans: the messages of a log as Arrow batches, in one process or divided among several.
+
+    reader = scan("data", ["msg_id", "body"], queue="orders", mode="backlog")
+
+    tasks = plan("data", ["msg_id", "body"], minPartitions=4)
+    with ProcessPoolExecutor() as pool:
+        tables = pool.map(table_of, tasks)  # def table_of(task): return cmqd_log.read(task).read_all()
+
+Options, columns and errors are those of the source of Spark (``cmqd_log.options``). A reader serves a single scan, and
+is empty afterwards, without an error: ``read_all`` makes a table that can be read again.
+"""
+
+# pyarrow tells pyright little of its types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownParameterType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from cmqd_log.data_folder.plan import Task
+from cmqd_log.errors import OptionError
+from cmqd_log.options import parse_options
+from cmqd_log.reading.arrow_batches import schema_of
+from cmqd_log.reading.planning import plan_batch, warn_unsealed
+from cmqd_log.reading.tasks import read_task
+from cmqd_log.schema import COLUMNS
+
+Value: TypeAlias = "str | int | datetime | Iterable[str] | Mapping[str, object]"
+"""Value of an option: as the table of options writes it, or as the type of Python that it stands for."""
+
+
+def plan(path: "str | os.PathLike[str]", columns: "Sequence[str] | None" = None, **options: Value) -> list[Task]:
+    """Plan a read of the log at this moment, as tasks that can be pickled.
+
+    The tasks together have each message once. In the order of the list they are in the order of the log.
+
+    Args:
+        path: the data folder of a broker, a copy of it, or the URL of one.
+        columns: names of the columns, in order; None = all.
+        options: the options of ``cmqd_log.options``; lists, numbers and times may be values of Python.
+
+    Raises:
+        OptionError: an option or a column cannot be used.
+        CmqdSourceError: the folder or requested rows cannot be read.
+    """
+    names = list(COLUMNS) if columns is None else list(columns)
+    for name in names:
+        if name not in COLUMNS:
+            raise OptionError("columns", name, f"columns are {', '.join(COLUMNS)}")
+    given = parse_options({"path": os.fspath(path), **{name: _text(value) for name, value in options.items()}})
+    tasks = plan_batch(given, names)
+    if not tasks:
+        warn_unsealed(given)
+    return tasks
+
+
+def read(task: Task) -> "pa.RecordBatchReader":
+    """Return the messages of a task.
+
+    The reader raises:
+        FolderError, DataLossError: a segment cannot be read, or was reclaimed.
+    """
+    return _reader(task.columns, [task])
+
+
+def scan(
+    path: "str | os.PathLike[str]", columns: "Sequence[str] | None" = None, **options: Value
+) -> "pa.RecordBatchReader":
+    """Return the messages of the log at this moment, in the order of the log; arguments and errors as for :func:`plan`.
+
+    Memory is bounded by a batch: ``batchRows`` messages, or 32 MiB of bodies.
+
+    The reader raises:
+        FolderError, DataLossError: a segment cannot be read, or was reclaimed.
+    """
+    return _reader(list(COLUMNS) if columns is None else columns, plan(path, columns, **options))
+
+
+def _reader(columns: Sequence[str], tasks: Sequence[Task]) -> "pa.RecordBatchReader":
+    schema = schema_of(columns)
+    return pa.RecordBatchReader.from_batches(schema, _batches(tasks, schema))
+
+
+def _batches(tasks: Sequence[Task], schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
+    for task in tasks:
+        yield from read_task(task, schema)
+
+
+def _text(value: Value) -> str:
+    """Return the text of an option."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return msgspec.json.encode(value).decode()
+    return str(value) if isinstance(value, str | int) else ",".join(value)
