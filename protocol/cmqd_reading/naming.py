@@ -33,6 +33,7 @@ from cmqd_segment.records import (
     QueueDeleted,
     QueueRewound,
     Record,
+    RedriveStarted,
     Runs,
     TopicMessagesExpired,
     Unsubscribed,
@@ -309,6 +310,10 @@ class NamedMessages:
         self.take_rewind_floor(lsn, record)
         self._note(lsn, record, record.from_position, record.stop_position)
 
+    def take_redrive(self, lsn: int, record: Any) -> None:
+        """Take a ``RedriveStarted``, whose row tells the key of the moves that follow."""
+        self._note(lsn, record, 0, record.stop_position)
+
     def take_floor(self, lsn: int, record: Any) -> None:
         """Take a record that ends all messages below its floor."""
         key = record.__struct_config__.tag, _owner(record)
@@ -356,6 +361,7 @@ _SPECIAL: Final[dict[type[Record], Callable[[NamedMessages, int, Any], None]]] =
     MessagesPublishedAlike: NamedMessages.take_published,
     QueueAttributesSet: NamedMessages.take_rewind_floor,
     QueueRewound: NamedMessages.take_rewound,
+    RedriveStarted: NamedMessages.take_redrive,
     QueueCleared: NamedMessages.take_floor,
     MessagesExpired: NamedMessages.take_floor,
     TopicMessagesExpired: NamedMessages.take_floor,

@@ -8,12 +8,17 @@ from msgspec import structs
 from cmqd_log.data_folder.histories import HistoryReader
 from cmqd_reading.births import births_in
 from cmqd_reading.life import Life
-from cmqd_types.histories import LifeEvent
+from cmqd_segment.records import Administered, MessagesMoved, MessagesSent, RedriveStarted
+from cmqd_types.actors import Actor
+from cmqd_types.audit import AuditEntry
+from cmqd_types.histories import LifeEvent, LifeKind
+from cmqd_types.messages import Origin
 from support.core.busy_rig import busy_rig
-from support.spark.log_folder import rows_of, write_folder
+from support.spark.log_folder import queue_created, rows_of, write_folder
 from support.storage.log_rig import NOW_MS
 
 SEGMENTS = 6
+MESSAGE_ID = 4_000
 
 pytestmark = pytest.mark.system
 """Segments are written by a storage process."""
@@ -49,3 +54,28 @@ def test_histories_of_a_folder_are_the_lives_from_all_rows(tmp_path: Path, seed:
         assert [place.state for place in found.places] == [place.state for place in expected.places]
         opened += reader.opened
     assert opened < len(checked) * SEGMENTS
+
+
+def test_a_redrive_names_its_key_from_a_segment_of_its_own(tmp_path: Path) -> None:
+    """A redrive with a limit moves messages long after its start."""
+    entry = AuditEntry(1, NOW_MS, "owner", "owner", "AKIDkey", "10.0.0.7:41000", "start_redrive", "dead")
+    origin = Origin("dead", MESSAGE_ID, NOW_MS, 0, "redrive")
+    moved = MessagesSent(2, 0, MESSAGE_ID + 100, NOW_MS, [4], origins=[origin])
+    write_folder(
+        tmp_path / "data",
+        [
+            [
+                ([queue_created(1, "dead"), queue_created(2, "orders")], [], NOW_MS),
+                ([MessagesSent(1, 0, MESSAGE_ID, NOW_MS, [4])], [b"body"], NOW_MS),
+            ],
+            [([RedriveStarted(1, "", 1, 1, NOW_MS), Administered(entry)], [], NOW_MS)],
+            [([MessagesMoved(1, [0, 1], redriven=True), moved], [b"body"], NOW_MS)],
+        ],
+    )
+
+    found = HistoryReader(str(tmp_path / "data")).history(MESSAGE_ID)
+
+    assert [(event.kind, event.actor) for event in found.events] == [
+        (LifeKind.SENT, None),
+        (LifeKind.REDRIVEN, Actor("owner", "AKIDkey", host="10.0.0.7")),
+    ]

@@ -13,6 +13,8 @@ from pyroaring import BitMap64
 from cmqd.core.broker import Broker
 from cmqd.core.facts.queue import Queue
 from cmqd_reading.naming import NamedMessages, names_message
+from cmqd_reading.queue_records import OF_QUEUES
+from cmqd_reading.topic_records import OF_TOPICS
 from cmqd_segment import records
 from cmqd_segment.manifest import SourceName
 from cmqd_segment.newer import NewerFormatError
@@ -287,6 +289,8 @@ RANGES: list[tuple[AnyRecord, list[SideRange]]] = [
     (records.QueueRewound(1, 4, 8, NOW_MS, 0), [SideRange(7, 1, 4, 8)]),
     (records.QueueRewound(1, 4, 8, NOW_MS, 2), [SideRange(7, 1, 0, 2), SideRange(7, 1, 4, 8)]),
     (records.QueueRewound(1, 4, 8, NOW_MS), [SideRange(7, 1, 0, None), SideRange(7, 1, 4, 8)]),
+    (records.RedriveStarted(1, "", 0, 8, NOW_MS), [SideRange(9, 1, 0, 8)]),
+    (records.RedriveStarted(1, "", 0, 0, NOW_MS), []),
     (records.Unsubscribed(1, 2), [SideRange(45, 1, 0, None)]),
     (records.TopicMessagesExpired(1, 8), [SideRange(52, 1, 0, 8)]),
     (records.DeliveriesCleared(1, 2, 8, NOW_MS), [SideRange(53, 1, 0, 8)]),
@@ -309,12 +313,19 @@ def test_a_record_names_its_range(record: AnyRecord, expected: list[SideRange]) 
 
 
 def test_every_record_with_positions_leases_or_a_floor_is_in_the_lists_of_this_test() -> None:
-    """``DeadLettersFrom`` and ``RedriveStarted`` have a bound and change no message."""
+    """``DeadLettersFrom`` has a bound and changes no message."""
     listed = {type(record) for record, *_ in (*SETS, *RANGES)}
-    telling = {"positions", "leases", "floor", "rewind_floor"}
+    telling = {"positions", "leases", "floor", "rewind_floor", "stop_position"}
     assert {kind for kind in get_args(AnyRecord) if telling & set(kind.__struct_fields__)} - listed == {
         records.DeadLettersFrom
     }
+
+
+def test_every_record_that_a_life_takes_is_in_the_lists_of_this_test() -> None:
+    """Otherwise a history would differ where the record is alone in a sealed segment."""
+    listed = {type(record) for record, *_ in (*SETS, *RANGES)}
+
+    assert {*OF_QUEUES, *OF_TOPICS} - listed == set()
 
 
 def test_ids_are_those_of_messages_and_copies() -> None:
