@@ -170,8 +170,9 @@ def _require_continuation(manifest: Manifest, held: Held, store: Store, newest: 
             f"{store.place} has backups of log {before.log_id}, and {held.folder} has log {manifest.log_id}: name"
             " another place"
         )
-    start = start_of(before.starts, newest.last_lsn)
-    if held.last_lsn < newest.last_lsn or (start and start != start_of(manifest.starts, newest.last_lsn)):
+    # An empty number is of a row from before the oldest start that the manifest keeps: an import forgets all starts.
+    starts = {start_of(manifest.starts, newest.last_lsn) for manifest in (before, manifest)} - {""}
+    if held.last_lsn < newest.last_lsn or len(starts) > 1:
         raise Refused(
             f"{held.folder} does not go on from the newest backup in {store.place}, which ends at row"
             f" {newest.last_lsn}: the folder was replaced by an older copy. Name another place"

@@ -7,6 +7,7 @@ EngineError
 ├── AccountsConflict    the stored accounts have another version than expected
 ├── LogIdMismatch       the database has another log
 ├── NotEmpty            the database has a log, and none can be imported
+├── NoPinsColumn        the tables have no column for the standing pins of a log that is imported
 ├── RowsBehind          the log has other rows at its end than the caller knows
 └── LogRetired          the log has left the database: no broker leads it there again
 """
@@ -74,6 +75,17 @@ class NotEmpty(EngineError):
         )
         self.log_id = log_id
         self.last_lsn = last_lsn
+
+
+class NoPinsColumn(EngineError):
+    """The tables are of an older version, without a column for the standing pins of the log. Nothing was imported."""
+
+    def __init__(self) -> None:
+        """Name the cure."""
+        super().__init__(
+            "the tables of the engine have no column for standing pins; 'cmqd ha check' prints the statement that adds"
+            " the column"
+        )
 
 
 class RowsBehind(EngineError):

@@ -47,6 +47,7 @@ from cmqd.engine.engine_errors import (
     Fenced,
     LogIdMismatch,
     LogRetired,
+    NoPinsColumn,
     NotEmpty,
     PoolerBetween,
     RowsBehind,
@@ -424,32 +425,44 @@ class FencedEngine:
         def attempt(session: Session) -> None:
             # See ``_fence``.
             self._barrier(session)
+            session.add_columns()
             session.begin()
             newest, log_id = session.newest(), session.log_id()
-            if newest is not None or log_id is not None:
+            is_repeat = (newest, log_id) == (fence, log.log_id)
+            if not is_repeat and (newest is not None or log_id is not None):
                 session.rollback()
                 self._barrier(session)
-                if (newest, log_id) == (fence, log.log_id):
-                    return
                 raise NotEmpty(log_id, 0 if newest is None else newest.lsn)
-            try:
-                for rows in log.batches():
-                    session.insert(NO_LEADER, rows)
-                session.insert_fence(fence.lsn)
-            except UniqueViolation:
+            has_column = session.standing_pins() is not None
+            if log.standing_pins and not has_column:
                 session.rollback()
-                raise _NotNow("the newest row") from None
-            except BaseException:
-                # The rows could not be read. An open transaction would hold the line of the shard.
-                self._changes_line.drop()
-                raise
-            if log.checkpoint is not None:
-                session.put_checkpoint(log.checkpoint.lsn, log.checkpoint.data)
-            session.put_accounts(1, log.accounts)
-            session.put_log_id(log.log_id)
+                self._barrier(session)
+                raise NoPinsColumn
+            if not is_repeat:
+                self._insert_log(session, log, fence.lsn)
+            if has_column:
+                # At a repeat too: between the attempts the broker of the folder can have had another backup.
+                session.put_standing_pins(log.standing_pins)
             self._commit(session)
 
         self._changes_line.run(attempt)
+
+    def _insert_log(self, session: Session, log: ImportedLog, fence: int) -> None:
+        try:
+            for rows in log.batches():
+                session.insert(NO_LEADER, rows)
+            session.insert_fence(fence)
+        except UniqueViolation:
+            session.rollback()
+            raise _NotNow("the newest row") from None
+        except BaseException:
+            # The rows could not be read. An open transaction would hold the line of the shard.
+            self._changes_line.drop()
+            raise
+        if log.checkpoint is not None:
+            session.put_checkpoint(log.checkpoint.lsn, log.checkpoint.data)
+        session.put_accounts(1, log.accounts)
+        session.put_log_id(log.log_id)
 
     def retire(self, last_lsn: int) -> None:  # noqa: D102  see Engine
         def attempt(session: Session) -> None:

@@ -157,6 +157,8 @@ class ImportedLog(msgspec.Struct, frozen=True):
     and are not above the checkpoint's."""
     checkpoint: StoredCheckpoint | None
     accounts: bytes
+    standing_pins: bytes = b""
+    """As ``Engine.store_standing_pins`` takes them; empty = there are none."""
 
 
 class Engine(Protocol):
@@ -308,10 +310,11 @@ class Engine(Protocol):
         """Store a whole log in a database that is empty, and a fence behind its last row; all or nothing.
 
         Before the commit no broker sees a row, so an interrupted import has left no trace. A repeat finds its own log,
-        and returns, as long as no broker has led.
+        stores the standing pins anew, and returns, as long as no broker has led.
 
         Raises:
             NotEmpty: the database has a different log, or a broker has led this log.
+            NoPinsColumn: the log has standing pins, and the tables have no column for them. Nothing was stored.
             EngineUnavailable: the caller is being stopped. The outcome is unknown.
         """
         ...

@@ -1,6 +1,7 @@
 """``cmqd ha export``: a log moves from its engine into a data folder, for ``redundancy = none`` (decision 0199).
 
-    lead, copy, stop ─► compare, row by row ─► accounts.json ─► fsync ─► retire the log in the engine ─► remove the mark
+    lead, copy, stop ─► compare, row by row ─► accounts.json ─► fsync ─► retire the log in the engine
+    ─► remove the mark, and name the standing pins in its place
 
 The folder is a cache of the log until its last step, so that no broker takes it for a log of its own before the engine
 has let the log go. In between no broker leads the log at all; the repeat of the command goes on there.
@@ -22,6 +23,7 @@ from cmqd.server.access.accounts_file import AccountsFile
 from cmqd.server.redundancy.engine_accounts import decode_accounts
 from cmqd.storage.folder.data_folder import locked_folder
 from cmqd.storage.loop_side.process_log import StorageProcessLog
+from cmqd.storage.redundancy.standing_pins import decode_standing_pins
 from cmqd_segment.manifest import (
     CHECKPOINTS,
     MANIFEST_FORMAT,
@@ -111,10 +113,18 @@ def finish(path: Path, engine: Engine, cache: CacheOf, out: Callable[[str], obje
         # The key of the gateways belongs to the pair of brokers, and opens nothing here.
         document = structs.replace(decode_accounts(stored), gateway_key=UNSET)
         AccountsFile(path).write(document)
+        # By these names the first start holds every row until the backups have told theirs.
+        pins = decode_standing_pins(engine.load_standing_pins() or b"")
         _sync(path)
         # Before the mark goes: two brokers with one log would both answer.
         engine.retire(folder.last_lsn)
-        own = structs.replace(folder.manifest, format=MANIFEST_FORMAT, cache_of=None, durability=Durability.FSYNC.value)
+        own = structs.replace(
+            folder.manifest,
+            format=MANIFEST_FORMAT,
+            cache_of=None,
+            durability=Durability.FSYNC.value,
+            standing_pins=pins,
+        )
         write_manifest(path, own)
     shard = f" and shard = {cache.shard}" if cache.shard else ""
     out(f"{path} has log {cache.log_id} now; start its broker with redundancy = none{shard}")

@@ -1,6 +1,6 @@
 """``cmqd ha import``: the log of a stopped broker's folder moves into an empty engine (decision 0199).
 
-    check the folder ─► all rows, checkpoint, accounts: one transaction ─► read back, compare ─► mark the folder
+    check the folder ─► rows, checkpoint, accounts, pins: one transaction ─► read back, compare ─► mark the folder
 
 Until the transaction is committed the engine is empty, and the folder stays a log of its own until its mark, which is
 the last step. After an end in between both have the log; the repeat of the command finds the fence of its import as the
@@ -13,12 +13,14 @@ from pathlib import Path
 from msgspec import structs
 
 from cmqd.core.facts.numbers import WrongShard
+from cmqd.engine.engine_errors import NoPinsColumn
 from cmqd.engine.interface import Engine, EngineRow, ImportedLog, StoredAccounts, checksum_of
 from cmqd.ha.stopped_folder import StoppedFolder
 from cmqd.log.log_errors import LogError, LogFailed
 from cmqd.server.access.accounts_file import AccountsFile
 from cmqd.server.redundancy.engine_accounts import encode_accounts
 from cmqd.storage.folder.data_folder import locked_folder
+from cmqd.storage.redundancy.standing_pins import encode_standing_pins
 from cmqd.storage.storage_errors import WrongFolder
 from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, read_manifest, write_manifest
 
@@ -50,12 +52,21 @@ def import_folder(path: Path, engine: Engine, shard: int, out: Callable[[str], o
         folder = StoppedFolder(path)
         log = _log_of(folder, shard)
         out(f"copies log {log.log_id}, rows up to {log.last_lsn}, into the engine")
-        engine.import_log(log)
+        try:
+            engine.import_log(log)
+        except NoPinsColumn as missing:
+            names = ", ".join(sorted(pin.name for pin in folder.manifest.standing_pins))
+            raise Refused(
+                f"{path} has the standing pins of backups ({names}), and {missing}. Without the pins the backups would"
+                " have a gap: 'cmq pin delete', while the broker of the folder runs, accepts the gap"
+            ) from None
         out("reads the rows back from the engine and compares them")
         _compare(engine, log)
         cache = CacheOf(log.log_id, shard)
         # Without starts: the epochs of an engine's leaders take their place, and imported rows have none.
-        write_manifest(path, structs.replace(folder.manifest, format=CACHE_FORMAT, cache_of=cache, starts=[]))
+        # Without standing pins: from now on the names of the engine count.
+        marked = structs.replace(folder.manifest, format=CACHE_FORMAT, cache_of=cache, starts=[], standing_pins=[])
+        write_manifest(path, marked)
     out(f"{path} is now a cache of {cache}; start its broker with redundancy = postgresql and this engine_url")
 
 
@@ -80,7 +91,12 @@ def _log_of(folder: StoppedFolder, shard: int) -> ImportedLog:
     except WrongShard as refusal:
         raise Refused(f"{folder.path} cannot be imported: {refusal}") from None
     return ImportedLog(
-        folder.manifest.log_id, folder.last_lsn, folder.batches, folder.checkpoint(), encode_accounts(document)
+        folder.manifest.log_id,
+        folder.last_lsn,
+        folder.batches,
+        folder.checkpoint(),
+        encode_accounts(document),
+        encode_standing_pins(folder.manifest.standing_pins),
     )
 
 
@@ -102,5 +118,10 @@ def _compare(engine: Engine, log: ImportedLog) -> None:
         raise LogFailed("the engine returned another checkpoint; the folder stays a log of its own")
     if accounts is None or (accounts.version == 1 and accounts != StoredAccounts(1, log.accounts)):
         raise LogFailed("the engine returned other accounts; the folder stays a log of its own")
+    pins = engine.load_standing_pins() or b""
+    # A leader may have changed the pins since. The look comes behind the read: without a row of a leader the pins that
+    # were read are those of the import.
+    if engine.news().lsn == log.last_lsn + 1 and pins != log.standing_pins:
+        raise LogFailed("the engine returned other standing pins; the folder stays a log of its own")
     if engine.log_id() != log.log_id:
         raise LogFailed("the engine returned another log id; the folder stays a log of its own")

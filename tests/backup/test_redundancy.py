@@ -330,3 +330,53 @@ async def test_runs_at_an_interval_leave_no_gap_over_takeovers_and_starts(
         target = tmp_path / f"restored-{number}" / "data"
         found = await asyncio.to_thread(restored_bodies, backup, target, key, "--to-time", sent_at.isoformat())
         assert sorted(found) == waiting, number
+
+
+async def test_runs_go_on_over_an_import_and_an_export_without_a_gap(cluster: PostgresCluster, tmp_path: Path) -> None:
+    """The folder of one broker is a log of its own, then a cache of the engine, then a log of its own again."""
+    broker = RunningBroker(tmp_path)
+    own, engine_url = broker.flags, cluster.url("x")
+    await asyncio.to_thread(broker.start)
+    shop, backup, key, data = Shop(), tmp_path / "backup", broker.url, tmp_path / "data"
+    arguments = ("backup", data, "--to", backup, "--every", "1s")
+    with_engine = ("--config", config_of(cluster, tmp_path))
+    gaps: list[str] = []
+
+    async def run_and_trade(*more: object) -> None:
+        with Runs(*arguments, *more, url=broker.url) as runs:
+            await runs.two_more()
+            await shop.trade(broker.url, 5)
+            await runs.two_more()
+        gaps.extend(line for line in runs.lines if line.startswith("gap"))
+
+    async def standing_row() -> int | None:
+        async with connect(broker.url) as client:
+            (standing,) = (await client.status())["standing_pins"]
+            return standing["copied_lsn"]
+
+    await shop.trade(broker.url, 1)
+    await run_and_trade()
+    for command, flags, more in [
+        ("import", (*own, "--redundancy", "postgresql", "--engine-url", engine_url), with_engine),
+        ("export", own, ()),
+    ]:
+        # No run has these rows.
+        await shop.trade(broker.url, 5)
+        await asyncio.to_thread(broker.stop)
+        moved = await asyncio.to_thread(cmqd, "ha", command, data, "--engine-url", engine_url)
+        assert moved.returncode == 0, moved.stderr
+        broker.flags = flags
+        await asyncio.to_thread(broker.start)
+        assert await standing_row() is None, "every row is held until the backup tells its row"
+        await shop.trade(broker.url, 5)
+        await run_and_trade(*more)
+    await asyncio.to_thread(broker.stop)
+    listed = await asyncio.to_thread(cmqd, "backup", "list", backup, "--verify")
+
+    assert listed.returncode == 0, listed.stdout + listed.stderr
+    assert gaps == []
+    for number in (3, 8, 13, 18, 23, len(shop.states) - 1):
+        sent_at, waiting = shop.states[number]
+        target = tmp_path / f"restored-{number}" / "data"
+        found = await asyncio.to_thread(restored_bodies, backup, target, key, "--to-time", sent_at.isoformat())
+        assert sorted(found) == waiting, number

@@ -390,11 +390,12 @@ def test_an_empty_engine_has_an_empty_view(open_engine: OpenEngine):
     assert (view.newest_lsn, view.epoch, view.brokers) == (0, 0, [])
 
 
-def imported(*lsns: int, last_lsn: int, log_id: str = "imported") -> ImportedLog:
+def imported(*lsns: int, last_lsn: int, log_id: str = "imported", standing_pins: bytes = b"") -> ImportedLog:
     """A log with these rows, a checkpoint at the last, and accounts."""
     stored = [row(lsn) for lsn in lsns]
     batches = [stored[start : start + 2] for start in range(0, len(stored), 2)]
-    return ImportedLog(log_id, last_lsn, lambda: iter(batches), StoredCheckpoint(last_lsn, b"checkpoint"), b"keys")
+    checkpoint = StoredCheckpoint(last_lsn, b"checkpoint")
+    return ImportedLog(log_id, last_lsn, lambda: iter(batches), checkpoint, b"keys", standing_pins)
 
 
 def test_an_imported_log_keeps_its_numbers(open_engine: OpenEngine):
@@ -420,6 +421,21 @@ def test_a_log_without_rows_is_imported(open_engine: OpenEngine):
 
     assert lsns(engine) == [1]
     assert (engine.log_id(), engine.newest_checkpoint()) == ("imported", None)
+
+
+def test_an_import_brings_the_standing_pins_and_a_repeat_those_of_its_time(open_engine: OpenEngine):
+    open_engine().import_log(imported(1, 2, last_lsn=2, standing_pins=b"[hourly]"))
+    assert open_engine().load_standing_pins() == b"[hourly]"
+
+    open_engine().import_log(imported(1, 2, last_lsn=2, standing_pins=b"[nightly]"))
+    assert open_engine().load_standing_pins() == b"[nightly]"
+    leader = open_engine()
+    leader.take()
+    assert leader.load_standing_pins() == b"[nightly]"
+    with pytest.raises(NotEmpty):
+        open_engine().import_log(imported(1, 2, last_lsn=2, standing_pins=b"[late]"))
+
+    assert leader.load_standing_pins() == b"[nightly]"
 
 
 def test_an_import_is_repeated_until_a_broker_leads(open_engine: OpenEngine):

@@ -17,7 +17,7 @@ from cmqd.server.redundancy.engine_accounts import encode_accounts
 from cmqd.storage.storage_errors import WrongFolder
 from cmqd_segment.manifest import MANIFEST_FORMAT, CacheOf, Manifest, read_manifest, write_manifest
 from support.engine.memory_engine import Fault
-from support.engine.moved_logs import Killed, copied, copy_servers, files, is_killed, killed_at, write_folder
+from support.engine.moved_logs import PINS, Killed, copied, copy_servers, files, is_killed, killed_at, write_folder
 from support.engine.replicas import LogToTheEnd, Replicas
 from support.eventually import eventually
 from support.storage.full_disk import Broker
@@ -44,6 +44,7 @@ async def write_log(replicas: Replicas) -> None:
             await rig.log.seal_now()
     stored = structs.replace(DOCUMENT, gateway_key=new_key(ADMIN, NOW_MS))
     await leader.log.store_accounts(encode_accounts(stored), expected_version=0)
+    await leader.log.keep_standing_pins(PINS)
     await rig.checkpoint()
     await rig.checkpoint()
     _first, second, *_ = leader.log.closed_segments()
@@ -74,6 +75,7 @@ async def serves(folder: Path) -> None:
         report = await broker.rig.open()
         # On a slow machine a stop leaves a segment to be sealed by the next start.
         assert {finding.kind for finding in report.findings} <= {"unclean_stop"}
+        assert broker.log.standing_pins == PINS
         messages, _missing = await broker.rig.page(1, [0, 7])
         assert [(message.position, message.body) for message in messages] == [
             (position, body(1, position)) for position in (0, 1, 4, 5, 6)
@@ -96,6 +98,7 @@ async def test_an_exported_log_is_served_without_redundancy(replicas: Replicas, 
     manifest = read_manifest(tmp_path / name)
     assert (manifest.format, manifest.cache_of, manifest.log_id) == (MANIFEST_FORMAT, None, log_id)
     assert AccountsFile(tmp_path / name).read() == DOCUMENT, "without the key of the gateways"
+    assert manifest.standing_pins == PINS
     await serves(tmp_path / name)
 
 

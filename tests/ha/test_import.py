@@ -23,11 +23,21 @@ from cmqd.server.access.accounts_file import AccountsFile, new_document
 from cmqd.server.redundancy.engine_accounts import decode_accounts
 from cmqd.storage.folder.data_folder import locked_folder
 from cmqd.storage.folder.log_identity import give_new_log_id
+from cmqd.storage.redundancy.standing_pins import decode_standing_pins
 from cmqd.storage.storage_errors import FolderLocked, WrongFolder
-from cmqd_segment.manifest import CACHE_FORMAT, CacheOf, LossEntry, Manifest, Restored, read_manifest, write_manifest
+from cmqd_segment.manifest import (
+    CACHE_FORMAT,
+    CacheOf,
+    LossEntry,
+    Manifest,
+    Restored,
+    StandingPinEntry,
+    read_manifest,
+    write_manifest,
+)
 from cmqd_segment.records import NumbersReserved
 from support.engine.memory_engine import Fault
-from support.engine.moved_logs import Killed, copied, files, is_killed, killed_at, write_folder
+from support.engine.moved_logs import PINS, Killed, copied, files, is_killed, killed_at, write_folder
 from support.engine.replicas import Replicas
 from support.eventually import eventually
 from support.storage.full_disk import Broker
@@ -76,6 +86,7 @@ async def test_an_imported_log_is_served_from_its_folder_and_from_an_empty_one(
     assert leader.rig.report.log_id == log_id
     assert "set_aside" not in [finding.kind for finding in leader.rig.report.findings]
     assert (leader.log.epoch, await leader.rig.store(1, 7, 1)) == (9, 10)
+    assert leader.log.standing_pins == PINS
     await leader.end()
     other = await replicas.leader("b")
     messages, _missing = await other.rig.page(1, [0, 8])
@@ -83,6 +94,27 @@ async def test_an_imported_log_is_served_from_its_folder_and_from_an_empty_one(
         (position, body(1, position)) for position in (0, 1, 4, 5, 6, 7)
     ]
     assert read_manifest(other.folder).log_id == log_id
+    assert other.log.standing_pins == PINS
+    assert [read_manifest(path).standing_pins for path in (folder, other.folder)] == [[], []]
+
+
+async def test_a_log_without_standing_pins_is_imported_into_tables_without_their_column(
+    replicas: Replicas, folder: Path
+) -> None:
+    replicas.database.keeps_standing_pins = replicas.database.may_add_columns = False
+    change_manifest(folder, standing_pins=[])
+
+    await asyncio.to_thread(imports, replicas, folder)
+
+    assert (await replicas.leader("a")).log.standing_pins is None
+
+
+async def test_the_import_adds_the_column_of_the_standing_pins(replicas: Replicas, folder: Path) -> None:
+    replicas.database.keeps_standing_pins = False
+
+    await asyncio.to_thread(imports, replicas, folder)
+
+    assert (await replicas.leader("a")).log.standing_pins == PINS
 
 
 async def test_a_standby_that_waited_for_an_import_has_the_mark(replicas: Replicas, tmp_path: Path) -> None:
@@ -169,6 +201,10 @@ def clone(_replicas: Replicas, folder: Path) -> None:
     change_manifest(folder, restored=Restored(LAST_LSN, NOW_MS, 0, is_clone=True))
 
 
+def lack_column(replicas: Replicas, _folder: Path) -> None:
+    replicas.database.keeps_standing_pins = replicas.database.may_add_columns = False
+
+
 def remove_accounts(_replicas: Replicas, folder: Path) -> None:
     AccountsFile(folder).path.unlink()
 
@@ -187,6 +223,7 @@ def remove_accounts(_replicas: Replicas, folder: Path) -> None:
         (restore, "was restored from a backup: start its broker once without redundancy"),
         (clone, "is a clone: start its broker once without redundancy"),
         (remove_accounts, "has no accounts.json"),
+        (lack_column, r"the standing pins of backups \(hourly, nightly\), and the tables .* 'cmqd ha check'"),
     ],
 )
 def test_a_mistake_is_refused_and_changes_nothing(
@@ -235,6 +272,11 @@ async def test_a_log_with_message_ids_of_another_shard_is_refused(
     assert (files(folder), replicas.rows) == (before, [])
 
 
+def pins_of(replicas: Replicas) -> list[StandingPinEntry]:
+    """Return the standing pins of the engine."""
+    return decode_standing_pins(replicas.engine().load_standing_pins() or b"")
+
+
 @pytest.mark.parametrize("last", [Fault.NONE, Fault.LOSE_ANSWER, Fault.LATE_REQUEST], ids=lambda fault: fault.name)
 def test_an_import_that_was_killed_leaves_a_whole_log_in_the_folder_and_is_repeated(
     tmp_path: Path, folder: Path, last: Fault
@@ -257,11 +299,14 @@ def test_an_import_that_was_killed_leaves_a_whole_log_in_the_folder_and_is_repea
         assert (replicas.engine().log_id(), replicas.engine().load_accounts() is None) == (
             (log_id, False) if lsns else (None, True)
         )
+        assert read_manifest(killed).standing_pins == PINS
+        assert pins_of(replicas) == (PINS if lsns else [])
 
         imports(replicas, killed)
 
         assert read_manifest(killed).cache_of == CacheOf(log_id, 0)
         assert [row.lsn for row in replicas.rows] == [1, 2, 5, 6, 7, 8]
+        assert pins_of(replicas) == PINS
     assert outcomes == {False, True}, "kills before and after the commit"
 
 
@@ -284,8 +329,35 @@ def test_a_kill_around_the_mark(
             imports(replicas, folder)
     else:
         assert StoppedFolder(folder).last_lsn == LAST_LSN
+        assert read_manifest(folder).standing_pins == PINS
         imports(replicas, folder)
     assert read_manifest(folder).cache_of is not None
+    assert pins_of(replicas) == PINS
+
+
+def test_standing_pins_that_changed_between_a_kill_and_its_repeat_are_imported(
+    replicas: Replicas, folder: Path, tmp_path: Path
+) -> None:
+    """The broker of the folder ran meanwhile, and another backup began."""
+    imports(replicas, copied(folder, tmp_path / "killed before its mark"))
+    later = [StandingPinEntry("other", NOW_MS, 1000)]
+    change_manifest(folder, standing_pins=later)
+
+    imports(replicas, folder)
+
+    assert pins_of(replicas) == later
+
+
+def test_an_import_is_compared_with_its_standing_pins(
+    replicas: Replicas, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files(folder)
+    monkeypatch.setattr(FencedEngine, "load_standing_pins", lambda _engine: b"[]")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+
+    with pytest.raises(LogFailed, match="other standing pins; the folder stays"):
+        imports(replicas, folder)
+
+    assert files(folder) == before
 
 
 async def test_an_import_behind_a_leader_is_refused(replicas: Replicas, folder: Path, tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
-import msgspec
-
 from cmqd.engine.engine_errors import EngineUnavailable
 from cmqd.engine.interface import NO_LEADER, Engine, StoredAccounts, Taken
 from cmqd.log.log_errors import LogFailed
@@ -27,6 +25,7 @@ from cmqd.storage.folder.catalog import Catalog
 from cmqd.storage.redundancy.cache_folder import copy_checkpoint
 from cmqd.storage.redundancy.engine_watch import EngineWatch
 from cmqd.storage.redundancy.following import Following, Tail
+from cmqd.storage.redundancy.standing_pins import decode_standing_pins, encode_standing_pins
 from cmqd.storage.segments.row_inserts import LogRow
 from cmqd.storage.writing.writer import Writer
 from cmqd_segment.manifest import CacheOf, CheckpointEntry, StandingPinEntry, merge_ranges, with_start
@@ -176,11 +175,11 @@ class Replication:
     async def load_standing_pins(self) -> list[StandingPinEntry] | None:
         """Return the standing pins of the engine; None if the engine cannot keep any."""
         data = await self._do(self.engine.load_standing_pins)
-        return None if data is None else msgspec.json.decode(data or b"[]", type=list[StandingPinEntry])
+        return None if data is None else decode_standing_pins(data)
 
     async def store_standing_pins(self, pins: Sequence[StandingPinEntry]) -> None:
         """Replace the standing pins of the engine, by which the next leader holds rows. Raises Fenced."""
-        data = msgspec.json.encode(list(pins))
+        data = encode_standing_pins(pins)
         await self._do(lambda: self.engine.store_standing_pins(data))
 
     def announce(self, address: str) -> None:

@@ -6,9 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cmqd.server.access.accounts_file import AccountsFile, new_document
+from cmqd_segment.manifest import StandingPinEntry
 from support.engine.memory_engine import Fault, MemoryDatabase
 from support.storage.damage import crash
 from support.storage.log_rig import NOW_MS, ForkedPlace, LogRig
+
+PINS = [StandingPinEntry("hourly", NOW_MS, 3_600_000), StandingPinEntry("nightly", NOW_MS - 1000, 86_400_000)]
 
 
 class Killed(BaseException):
@@ -54,6 +57,8 @@ async def write_folder(folder: Path, *, ends: bool = True, reclaims: bool = True
         folder: to be made.
         ends: the broker stops in order; otherwise its last row is in a WAL.
         reclaims: rows 3 and 4 are reclaimed, below two checkpoints.
+
+    The log has standing pins.
     """
     rig = LogRig(ForkedPlace(folder).log())
     await rig.open()
@@ -67,6 +72,7 @@ async def write_folder(folder: Path, *, ends: bool = True, reclaims: bool = True
         _first, second, *_ = rig.log.closed_segments()
         assert await rig.log.drop_segments([second.number], rig.log.last_lsn) == [second.number]
     await rig.store(1, 6, 1)
+    await rig.log.keep_standing_pins(PINS)
     if ends:
         await rig.log.close()
     else:

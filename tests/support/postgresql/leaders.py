@@ -21,14 +21,15 @@ class Leader:
 
     Args:
         name: the end of its links.
+        role: of its sessions.
     """
 
-    def __init__(self, cluster: PostgresCluster, name: str, shard: int = 0) -> None:
+    def __init__(self, cluster: PostgresCluster, name: str, shard: int = 0, *, role: str = "cmqd") -> None:
         self._stop = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self.shard = shard
         self.engine = FencedEngine(
-            PostgresDatabase(cluster.url(name), shard),
+            PostgresDatabase(cluster.url(name, role=role), shard),
             monotonic=time.monotonic,
             sleep=self._wait,
             stopping=self._stop.is_set,
