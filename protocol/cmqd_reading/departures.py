@@ -11,15 +11,20 @@ checkpoint, a queue with a gap is *uncertain*: its departures come from the reco
 (a delete, a move, a decision) are still exact. A floor (cleared, expired) counts only for messages that a row behind
 the last gap shows to be in the queue; for any other message the reason is unknown, because a row in the gap may have
 deleted the message first.
+
+The receive count of a message is known only if all rows since its send, or since its last rewind, were read. The
+outcomes beside a segment (``cmqd_segment.outcomes``) tell departures of rows that are gone, with their counts.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from pyroaring import BitMap64
 
 from cmqd_fold.queue_index import QueueIndex
 from cmqd_reading.states import State
-from cmqd_reading.stretches import Stretches, last_stretches
+from cmqd_reading.stretches import UNKNOWN, Stretches, last_stretches
+from cmqd_segment.outcomes import RETURNED, Outcome, counted
 from cmqd_segment.records import (
     UNUSED,
     AnyRecord,
@@ -37,6 +42,7 @@ from cmqd_segment.records import (
     QueueRewound,
     Runs,
     TransactionsEnded,
+    pack_runs,
     ranges,
     unpack_runs,
 )
@@ -51,10 +57,12 @@ class Departures:
         """(first position, stop position, time in ms) of deletes."""
         self.receive_counts: dict[int, int] = {}
         """Receive counts by position; absent = 1 for a deleted message, 0 for any other."""
+        self.uncounted = BitMap64()
+        """Messages that left with an unknown receive count."""
 
     def note(self, state: State, positions: BitMap64) -> None:
         """Note that messages left the queue."""
-        for left in self.positions.values():
+        for left in (*self.positions.values(), self.uncounted):
             left -= positions
         departed = self.positions.setdefault(state, BitMap64())
         departed |= positions
@@ -65,7 +73,43 @@ class Departures:
         for start, stop in ranges(positions):
             for left in self.positions.values():
                 left.remove_range(start, stop)
+            if self.uncounted:
+                self.uncounted.remove_range(start, stop)
             departed.add_range(start, stop)
+
+    def note_deleted_ms(self, positions: Runs, deleted_ms: int) -> None:
+        """Note the time of deletes."""
+        self.deletes += [(start, stop, deleted_ms) for start, stop in ranges(positions)]
+
+    def note_outcome(self, outcome: Outcome) -> None:
+        """Note an entry of the outcomes of a segment, which is exact."""
+        if outcome.reason == RETURNED:
+            self.forget(BitMap64(unpack_runs(outcome.positions)))
+            return
+        state = State(outcome.reason) if outcome.reason in _STATES else State.GONE
+        self.note_runs(state, outcome.positions)
+        default = 0
+        if state is State.DELETED:
+            default = 1
+            self.note_deleted_ms(outcome.positions, outcome.time_ms)
+        for start, stop, count in counted(outcome):
+            if count != default or self.receive_counts:
+                for position in range(start, stop):
+                    self.note_count(position, count, default)
+
+    def doubt_deletes(self, positions: BitMap64) -> None:
+        """Note that deleted messages may have come back in missing rows, and left again."""
+        doubted = positions & self.positions.get(State.DELETED, BitMap64())
+        if doubted:
+            self.note(State.GONE, doubted)
+            self.deletes += [(start, stop, UNKNOWN) for start, stop in ranges(pack_runs(doubted))]
+
+    def note_unseen(self, rewindable: BitMap64) -> None:
+        """Note that messages are deleted; the rows of unknown deletes are missing."""
+        unseen = rewindable - self.positions.get(State.DELETED, BitMap64())
+        if unseen:
+            self.note(State.DELETED, unseen)
+            self.uncounted |= unseen
 
     def note_count(self, position: int, receive_count: int, default: int = 0) -> None:
         """Note the receive count with which a message left the queue."""
@@ -76,7 +120,7 @@ class Departures:
 
     def forget(self, positions: BitMap64) -> None:
         """Forget the departures of messages that are in the queue."""
-        for left in self.positions.values():
+        for left in (*self.positions.values(), self.uncounted):
             left -= positions
         if len(positions) < len(self.receive_counts):
             for position in positions:
@@ -130,7 +174,7 @@ class CertainQueue:
     def _note_deleted(self, record: MessagesDeleted) -> None:
         departures = self._departures
         departures.note_runs(State.DELETED, record.positions)
-        departures.deletes += [(start, stop, record.deleted_ms) for start, stop in ranges(record.positions)]
+        departures.note_deleted_ms(record.positions, record.deleted_ms)
         self._note_counts(record.leases, 1)
 
     def _note_counts(self, leases: Runs, default: int) -> None:
@@ -156,9 +200,18 @@ class CertainQueue:
 class UncertainQueue:
     """Departures of a queue of which rows are missing."""
 
-    def __init__(self, departures: Departures, index: QueueIndex | None = None) -> None:
-        """Begin after a gap; ``index`` is the index at the last row before the gap, if it was known."""
+    def __init__(self, departures: Departures, index: QueueIndex | None = None, *, may_rewind: bool = True) -> None:
+        """Begin after a gap.
+
+        Args:
+            departures: of the queue.
+            index: the index at the last row before the gap, if it was known.
+            may_rewind: False if the queue surely never had a rewind window.
+        """
         self._departures = departures
+        self._may_rewind = may_rewind
+        self._counted = BitMap64()
+        """Messages of which all receives are known: no row since their send, or since their rewind, is missing."""
         self._present = BitMap64()
         """Messages that a row behind the last gap shows to be in the queue."""
         self._may_return = BitMap64()
@@ -179,20 +232,45 @@ class UncertainQueue:
         """Return position and receive count of the messages that are in flight."""
         return iter(self._leases.values())
 
-    def skip(self) -> None:
-        """Begin another gap: any message may have left the queue in the missing rows."""
+    def skip(self, told: BitMap64) -> None:
+        """Begin another gap: any message may have left the queue in the missing rows.
+
+        ``told``: messages whose outcomes in the missing rows will be applied.
+        """
         self._present.clear()
+        self._counted.clear()
+        if self._may_return:
+            self._departures.doubt_deletes(self._may_return - told)
 
     def apply_copies(self, first: int, count: int) -> None:
         """Note that copies of published messages were stored."""
         self._present.add_range(first, first + count)
+        self._counted.add_range(first, first + count)
+
+    def apply_outcome(self, outcome: Outcome) -> None:
+        """Apply an entry of the outcomes of a segment, behind the row of the entry if that is there."""
+        # First: a lease that ends later must not change the receive count of the entry.
+        self._forget_leases(outcome.positions)
+        self._departures.note_outcome(outcome)
+        is_back = outcome.reason == RETURNED
+        may_return = outcome.reason == State.DELETED and self._may_rewind
+        for start, stop in ranges(outcome.positions):
+            for positions, is_in in (
+                (self._present, is_back),
+                (self._counted, is_back),
+                (self._may_return, may_return),
+            ):
+                if is_in:
+                    positions.add_range(start, stop)
+                else:
+                    positions.remove_range(start, stop)
 
     def apply(self, record: AnyRecord) -> None:
         """Note the messages that a record of this queue takes out of it."""
         departures = self._departures
         match record:
             case MessagesSent():
-                self._present.add_range(record.first_position, record.first_position + len(record.sizes))
+                self.apply_copies(record.first_position, len(record.sizes))
             case MessagesReceived():
                 self._received(record)
             case MessagesDeleted():
@@ -225,6 +303,7 @@ class UncertainQueue:
 
     def _received(self, record: MessagesReceived) -> None:
         receive_counts = self._departures.receive_counts
+        self._forget_leases(record.positions)
         for start, stop in ranges(record.positions):
             # A received message was in the queue, so an earlier departure is void.
             for left in self._departures.positions.values():
@@ -237,11 +316,20 @@ class UncertainQueue:
 
     def _deleted(self, record: MessagesDeleted) -> None:
         self._leave(State.DELETED, record.positions)
-        for start, stop in ranges(record.positions):
-            self._may_return.add_range(start, stop)
-            self._departures.deletes.append((start, stop, record.deleted_ms))
+        self._departures.note_deleted_ms(record.positions, record.deleted_ms)
+        if self._may_rewind:
+            for start, stop in ranges(record.positions):
+                self._may_return.add_range(start, stop)
         for position, receive_count in self._end(unpack_runs(record.leases)):
             self._departures.note_count(position, receive_count, 1)
+
+    def _forget_leases(self, positions: Runs) -> None:
+        """Forget leases that ended in a missing row."""
+        in_flight = self._in_flight
+        if any(in_flight.range_cardinality(start, stop) for start, stop in ranges(positions)):
+            ended = in_flight & BitMap64(unpack_runs(positions))
+            in_flight -= ended
+            self._leases = {lease: entry for lease, entry in self._leases.items() if entry[0] not in ended}
 
     def _end(self, leases: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Remove leases; yield position and receive count of each that is known."""
@@ -256,6 +344,7 @@ class UncertainQueue:
         # The record names a range, not its messages: each is back in the queue, or had ceased to be rewindable.
         back = self._may_return & _span(record.from_position, record.stop_position)
         self._may_return -= back
+        self._counted |= back
         self._departures.forget(back)
 
     def _prune(self, record: QueueRewound | QueueAttributesSet) -> None:
@@ -269,6 +358,8 @@ class UncertainQueue:
         for start, stop in ranges(positions):
             self._may_return.remove_range(start, stop)
             self._present.remove_range(start, stop)
+            if not self._counted.contains_range(start, stop):
+                self._departures.uncounted |= _span(start, stop) - self._counted
 
     def _pass_floor(self, state: State, floor: int) -> None:
         leases: list[int] = []
@@ -279,9 +370,13 @@ class UncertainQueue:
     def _drop(self, state: State, positions: BitMap64, leases: list[int]) -> None:
         if positions:
             self._departures.note(state, positions)
+            self._departures.uncounted |= positions - self._counted
             self._may_return -= positions
             self._present -= positions
         self._departures.receive_counts.update(self._end(leases))
+
+
+_STATES: Final = frozenset(State)
 
 
 def _state_of(record: QueueDeleted) -> State:

@@ -2,11 +2,12 @@
 
 For every queue the pass keeps the index of the broker (``cmqd_fold``), with the states of messages in the queue, and
 the departures, with the reasons of messages that left. The index of a queue is known from the row that created the
-queue, or from the slice of a checkpoint. Rows below the slice are read if they are still there, because only rows hold
-reasons.
+queue, or from the slice of a checkpoint. Rows below the slice are read if they are still there, because the slice holds
+no reasons. For rows that are gone, the outcomes beside the segments have them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
@@ -15,6 +16,7 @@ from cmqd_reading.callers import Callers
 from cmqd_reading.departures import CertainQueue, Departures, UncertainQueue
 from cmqd_reading.states import Result, State
 from cmqd_segment.checkpoint import AnyPart, CheckpointHeader, HistorySlice, LeasesSlice, QueueSlice
+from cmqd_segment.outcomes import Outcome
 from cmqd_segment.published import copies_of
 from cmqd_segment.records import AnyRecord, ClockOffset, MessagesPublished, QueueCreated
 
@@ -22,11 +24,26 @@ ANY_LEASE_MS = 1 << 62
 """A step of broker time shortens no lease here: deadlines of leases are of no interest to a reader."""
 
 
+class Told(NamedTuple):
+    """A stretch of positions of a queue, in one segment, whose outcomes are known for some rows."""
+
+    first: int
+    stop: int
+    known_from: int
+    """The outcomes of rows above this LSN are known ..."""
+    upto: int
+    """... up to this LSN."""
+
+
 class TrackedQueue:
     """A queue: its departures, and its index while the index is known."""
 
-    def __init__(self, index: QueueIndex | None = None, *, with_callers: bool = False) -> None:
+    def __init__(
+        self, index: QueueIndex | None = None, *, with_callers: bool = False, told: Sequence[Told] = ()
+    ) -> None:
         self.departures = Departures()
+        self._told = told
+        self._may_rewind = True
         self._callers = Callers() if with_callers else None
         self.slice_lsn = 0
         """Row of the checkpoint slice: records up to it are in the slice."""
@@ -44,6 +61,10 @@ class TrackedQueue:
         if isinstance(part, QueueSlice):
             self._slice = QueueIndex(part.queue_id, part.attributes)
             self.slice_lsn = part.lsn
+            if not part.attributes.rewind_ms and part.created_ms == part.modified_ms:
+                # The attributes never changed.
+                self._may_rewind = False
+                self._queue = UncertainQueue(self.departures, may_rewind=False)
         assert self._slice is not None
         self._slice.load(part)
 
@@ -70,8 +91,17 @@ class TrackedQueue:
         if self.index is not None:
             self.index.apply_step(time_ms, ANY_LEASE_MS)
 
-    def skip(self, lsn: int, checkpoint_lsn: int) -> None:
-        """Pass over missing rows below ``lsn``; the checkpoint covers all rows up to ``checkpoint_lsn``."""
+    def apply_outcome(self, outcome: Outcome) -> None:
+        """Apply an entry of the outcomes of a segment, behind the row of the entry if that is there."""
+        self._reach(outcome.lsn)
+        # An index that is known has the same, from rows.
+        if isinstance(self._queue, UncertainQueue):
+            self._queue.apply_outcome(outcome)
+
+    def skip(self, first_lsn: int, lsn: int, checkpoint_lsn: int) -> None:
+        """Pass over missing rows from ``first_lsn`` to below ``lsn``; the checkpoint covers all rows up to
+        ``checkpoint_lsn``.
+        """
         self._reach(lsn - 1)
         if self._slice is None and lsn - 1 > checkpoint_lsn:
             # Rows above the checkpoint were lost to damage. The broker itself went on from this index.
@@ -79,9 +109,12 @@ class TrackedQueue:
         if isinstance(self._queue, CertainQueue):
             if self._slice is None and self.slice_lsn:
                 return
-            self._queue = UncertainQueue(self.departures, self._queue.index)
-        else:
-            self._queue.skip()
+            self._queue = UncertainQueue(self.departures, self._queue.index, may_rewind=self._may_rewind)
+        told = BitMap64()
+        for stretch in self._told:
+            if stretch.known_from < first_lsn and lsn - 1 <= stretch.upto:
+                told.add_range(stretch.first, stretch.stop)
+        self._queue.skip(told)
 
     def _reach(self, lsn: int) -> None:
         """Take over the index of the slice if ``lsn`` is above it."""
@@ -90,7 +123,7 @@ class TrackedQueue:
             self._slice = None
             self.departures.forget(index.live)
             if index.rewindable_count:
-                self.departures.note(State.DELETED, index.rewindable)
+                self.departures.note_unseen(index.rewindable)
             self._queue = CertainQueue(index, self.departures)
 
     def sets(self) -> dict[State, BitMap64]:
@@ -126,7 +159,7 @@ class TrackedQueue:
 
     def result(self) -> Result:
         """Return the states of the queue's messages."""
-        found = Result(self.sets(), self.departures.last_deletes(), self.receive_counts())
+        found = Result(self.sets(), self.departures.last_deletes(), self.receive_counts(), self.departures.uncounted)
         if self._callers is not None:
             found.received, found.left = self._callers.received(), self._callers.left()
         return found
@@ -135,13 +168,21 @@ class TrackedQueue:
 class LogFold:
     """Folds the records of all wanted queues, row by row."""
 
-    def __init__(self, wanted: frozenset[int] | None = None, *, with_callers: bool = False) -> None:
+    def __init__(
+        self,
+        wanted: frozenset[int] | None = None,
+        *,
+        with_callers: bool = False,
+        told: Mapping[int, Sequence[Told]] | None = None,
+    ) -> None:
         """Begin without rows.
 
         Args:
             wanted: the ids of the queues to fold; None = all.
             with_callers: find the clients that received messages and took them out of their queues, too.
+            told: by queue id, the messages of which ``apply_outcome`` gets the outcomes.
         """
+        self._told = told or {}
         self._wanted = wanted
         self._with_callers = with_callers
         self._last_lsn = 0
@@ -158,18 +199,30 @@ class LogFold:
             self.checkpoint_lsn = part.lsn
         elif isinstance(part, QueueSlice | LeasesSlice | HistorySlice) and self._is_wanted(part.queue_id):
             if isinstance(part, QueueSlice):
-                self.queues[part.queue_id] = TrackedQueue(with_callers=self._with_callers)
+                self.queues[part.queue_id] = self._new(part.queue_id)
             self.queues[part.queue_id].load(part)
 
     def begin_above(self, lsn: int) -> None:
         """Begin with the row after ``lsn``; rows up to ``lsn`` are neither read nor counted as missing."""
         self._last_lsn = lsn
 
-    def apply(self, lsn: int, records: Iterable[AnyRecord]) -> None:
-        """Apply the records of a row, in order; rows ascend."""
+    def skip(self, lsn: int) -> None:
+        """Pass over the missing rows below ``lsn``, if there are any: before the outcomes of these rows."""
         if lsn > self._last_lsn + 1:
             for queue in self.queues.values():
-                queue.skip(lsn, self.checkpoint_lsn)
+                queue.skip(self._last_lsn + 1, lsn, self.checkpoint_lsn)
+            self._last_lsn = lsn - 1
+
+    def apply_outcome(self, outcome: Outcome) -> None:
+        """Apply an entry of the outcomes of a segment: behind its row, or behind the begin of a gap with its row.
+        Entries ascend.
+        """
+        if self._is_wanted(outcome.queue_id):
+            self._queue(outcome.queue_id).apply_outcome(outcome)
+
+    def apply(self, lsn: int, records: Iterable[AnyRecord]) -> None:
+        """Apply the records of a row, in order; rows ascend."""
+        self.skip(lsn)
         self._last_lsn = lsn
         for record in records:
             if isinstance(record, MessagesPublished):
@@ -185,15 +238,18 @@ class LogFold:
                 if queue_id and self._is_wanted(queue_id):
                     if isinstance(record, QueueCreated) and queue_id not in self.queues:
                         index = QueueIndex(queue_id, record.attributes)
-                        self.queues[queue_id] = TrackedQueue(index, with_callers=self._with_callers)
+                        self.queues[queue_id] = self._new(queue_id, index)
                     self._queue(queue_id).apply(lsn, record)
 
     def _queue(self, queue_id: int) -> TrackedQueue:
         """Return a queue; a queue without creation and without slice is uncertain."""
         queue = self.queues.get(queue_id)
         if queue is None:
-            queue = self.queues[queue_id] = TrackedQueue(with_callers=self._with_callers)
+            queue = self.queues[queue_id] = self._new(queue_id)
         return queue
+
+    def _new(self, queue_id: int, index: QueueIndex | None = None) -> TrackedQueue:
+        return TrackedQueue(index, with_callers=self._with_callers, told=self._told.get(queue_id, ()))
 
     def results(self) -> dict[int, Result]:
         """Return the results by queue id."""

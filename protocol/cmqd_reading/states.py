@@ -9,8 +9,9 @@
     committed                                    a half message that stands at another position under the same id
     gone                                         the message left, and the rows that say why were reclaimed
 
-``log_fold`` finds the states, ``departures`` the reasons. If rows are missing, some reasons are unknown (``gone``). A
-rewind in a missing row cannot be seen: a message deleted before counts as deleted until a later row names it.
+``log_fold`` finds the states, ``departures`` the reasons. If rows are missing that no outcomes repeat, some reasons are
+unknown (``gone``), and some receive counts: a message of a queue that ever had a rewind window may have come back in a
+missing row, and left again.
 """
 
 from array import array
@@ -56,6 +57,8 @@ class QueueStates:
     deleted: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     """Deletes as (start, stop, time in ms), ascending and without overlap."""
     counts: dict[int, int] = field(default_factory=dict[int, int])
+    uncounted: bytes = b""
+    """Messages with an unknown receive count, serialized; empty = none."""
     received: Stretches = field(default_factory=list[tuple[int, int, int]])
     """Client of the last receive, ascending and without overlap; empty if the clients were not asked for."""
     left: Stretches = field(default_factory=list[tuple[int, int, int]])
@@ -64,6 +67,15 @@ class QueueStates:
     def clients(self) -> set[int]:
         """Return the numbers of all clients."""
         return {number for _, _, number in (*self.received, *self.left)}
+
+    def untold(self, start: int, stop: int) -> int:
+        """Count the messages of a range that left in an unknown way (``gone``)."""
+        told = sum(
+            BitMap64.deserialize(packed).range_cardinality(start, stop)
+            for state, packed in self.sets.items()
+            if state is not State.GONE
+        )
+        return stop - start - told
 
 
 @dataclass
@@ -74,6 +86,8 @@ class Result:
     deleted: list[tuple[int, int, int]]
     """Deletes as (start, stop, time in ms), ascending and without overlap."""
     counts: dict[int, int]
+    uncounted: BitMap64 = field(default_factory=BitMap64)
+    """Messages with an unknown receive count."""
     received: Stretches = field(default_factory=list[tuple[int, int, int]])
     left: Stretches = field(default_factory=list[tuple[int, int, int]])
     """See ``QueueStates``."""
@@ -91,6 +105,9 @@ class Result:
             some = positions & here
             if some:
                 states.sets[state] = some.serialize()
+        uncounted = self.uncounted & here
+        if uncounted:
+            states.uncounted = uncounted.serialize()
         states.deleted = _within(self.deleted, start, stop)
         states.received, states.left = _within(self.received, start, stop), _within(self.left, start, stop)
         low, high = bisect_left(self._counted, start), bisect_left(self._counted, stop)

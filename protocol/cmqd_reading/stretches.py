@@ -2,19 +2,23 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pyroaring import BitMap64
 
 Stretches: TypeAlias = list[tuple[int, int, int]]
 """(first position, stop position, a number about these messages): the time of a delete, or a client."""
+UNKNOWN: Final = -1
+"""Number of a stretch that ends the validity of those before."""
 
 
 def last_stretches(stretches: Stretches) -> Stretches:
-    """Return the stretches ascending and without overlap; the later in the list counts."""
+    """Return the stretches ascending and without overlap, but for those with an unknown number; the later in the list
+    counts.
+    """
     ascending = sorted(stretches)
     if all(before[1] <= after[0] for before, after in pairwise(ascending)):
-        return ascending
+        return [stretch for stretch in ascending if stretch[2] != UNKNOWN]
     covered = BitMap64()
     last: Stretches = []
     for start, stop, number in reversed(stretches):
@@ -22,7 +26,8 @@ def last_stretches(stretches: Stretches) -> Stretches:
         fresh.add_range(start, stop)
         fresh -= covered
         covered |= fresh
-        last += [(first, end, number) for first, end in _ranges(fresh)]
+        if number != UNKNOWN:
+            last += [(first, end, number) for first, end in _ranges(fresh)]
     return sorted(last)
 
 

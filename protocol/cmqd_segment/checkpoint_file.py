@@ -52,11 +52,14 @@ def frame(payload: bytes | memoryview) -> bytes:
     return _FRAME.pack(len(payload), crc32(payload)) + payload
 
 
-def read_payloads(path: Path) -> Iterator[bytes]:
-    """Yield the payloads of a checkpoint file in order, each checked. Raises CheckpointError, OSError."""
+def read_payloads(path: Path, magic: bytes = MAGIC) -> Iterator[bytes]:
+    """Yield the payloads of a checkpoint file in order, each checked. Raises CheckpointError, OSError.
+
+    ``magic``: of another kind of file with the same frames.
+    """
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise CheckpointError(f"{path.name} does not begin as a checkpoint")
+        if file.read(len(magic)) != magic:
+            raise CheckpointError(f"{path.name} does not begin with {magic.decode()}")
         while head := file.read(_FRAME.size):
             if len(head) < _FRAME.size:
                 raise CheckpointError(f"{path.name} ends inside a frame")

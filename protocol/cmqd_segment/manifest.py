@@ -29,6 +29,7 @@ CACHE_FORMATS = (3, CACHE_FORMAT)
 MANIFEST_NAME = "manifest"
 SEGMENTS = "segments"
 SIDE_SUFFIX = ".side"
+OUTCOMES_SUFFIX = ".outcomes"
 CHECKPOINTS = "checkpoints"
 UNFINISHED = "restore-unfinished"
 """Name of a file in a folder that a restore or clone fills; it goes after the manifest is written."""
@@ -62,6 +63,20 @@ class SideEntry(msgspec.Struct, frozen=True):
     """Of the whole file, hexadecimal."""
 
 
+class OutcomesEntry(msgspec.Struct, frozen=True):
+    """The outcomes of a segment's messages (``outcomes``)."""
+
+    generation: int
+    """Number of the file of this segment; 0 = no message has left yet, and there is no file."""
+    known_from: int
+    """The entries have all outcomes of rows above this LSN ..."""
+    upto: int
+    """... up to this LSN, and may have later outcomes. Below ``known_from``: none."""
+    bytes: int = 0
+    sha256: str = ""
+    """Of the whole file, hexadecimal."""
+
+
 class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The manifest's entry of a segment. Ranges and counts are exact once the segment is sealed."""
 
@@ -83,6 +98,9 @@ class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     if there are more than ``MAX_SOURCES``, or if a name is unknown; then the table has the names."""
     side: SideEntry | None = None
     """The side file of a sealed segment; None if it is still to be made."""
+    outcomes: OutcomesEntry | None = None
+    """How messages left their queues by rows that may be reclaimed; None = nothing is known but the rows that are
+    there."""
 
     @property
     def file(self) -> str:
@@ -93,6 +111,13 @@ class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     def side_file(self) -> str:
         """Path of the side file below the data folder."""
         return f"{SEGMENTS}/{self.number:08d}{SIDE_SUFFIX}"
+
+    @property
+    def outcomes_file(self) -> str:
+        """Path of the file of outcomes below the data folder; empty if there is none."""
+        if self.outcomes is None or not self.outcomes.generation:
+            return ""
+        return outcomes_file(self.number, self.outcomes.generation)
 
 
 class SourceName(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -255,6 +280,11 @@ class _Envelope(msgspec.Struct):
 def segment_file(number: int) -> str:
     """Return the path of a segment below the data folder."""
     return f"{SEGMENTS}/{number:08d}.db"
+
+
+def outcomes_file(number: int, generation: int) -> str:
+    """Return the path of a file of outcomes below the data folder."""
+    return f"{SEGMENTS}/{number:08d}.{generation}{OUTCOMES_SUFFIX}"
 
 
 def checkpoint_file(number: int) -> str:

@@ -1,0 +1,196 @@
+"""The outcomes of a segment: how its messages left their queues, beside the segment.
+
+A segment stays while one of its messages is wanted, and the rows that tell how the others left may be reclaimed. The
+file repeats these facts, entry for entry in the order of the log:
+
+    file = magic frame*          frames as in a checkpoint: header, entries in parts, end
+
+Each generation is a file of its own, which replaces the one before whole. The entry of the segment in the manifest
+names the generation, its size and SHA-256, and the rows that the entries cover (``SegmentEntry.outcomes``).
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from cmqd_segment.checkpoint_file import CheckpointError, frame, read_payloads
+from cmqd_segment.newer import known_tags, raise_if_newer
+from cmqd_segment.records import Runs, count_runs, ranges
+
+MAGIC: Final = b"CMQDOUT1"
+RETURNED: Final = "returned"
+"""Reason of an entry whose messages came back by a rewind. All other reasons are states of ``cmqd_reading.states``."""
+ENTRIES_IN_PART: Final = 1_000
+
+
+class OutcomesError(Exception):
+    """The file is not the whole, undamaged file of outcomes of its segment."""
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Messages of one queue that left by one record, or came back.
+
+    A row has the records of many operations, so the row alone does not tell two entries apart: a delete and a rewind
+    can share a row, and name the same messages.
+    """
+
+    queue_id: int
+    lsn: int
+    """Row of the record."""
+    record: int
+    """Index of the record in its row."""
+    reason: str
+    time_ms: int
+    """Time of the record; of a record without a time, that of its row."""
+    positions: Runs
+    receive_counts: Runs
+    """Receives of the messages until then, in the order of the positions: a single number for all of them, or runs
+    (messages, receives)."""
+
+
+class OutcomesPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A frame of the file; see the module."""
+
+
+class OutcomesHeader(OutcomesPart, frozen=True, tag=1):
+    """The first part."""
+
+    segment: int
+    """Number of the segment."""
+    first_lsn: int
+    """First row of the segment."""
+    generation: int
+
+
+class OutcomesEntries(OutcomesPart, frozen=True, tag=2):
+    """Entries that follow those of the part before."""
+
+    entries: list[Outcome]
+
+
+class OutcomesEnd(OutcomesPart, frozen=True, tag=3):
+    """The last part."""
+
+    parts: int
+    """Number of parts before the end: a shorter file is damaged."""
+
+
+AnyOutcomesPart: TypeAlias = OutcomesHeader | OutcomesEntries | OutcomesEnd
+
+_parts = msgspec.msgpack.Decoder(AnyOutcomesPart)
+_TAGS = known_tags(AnyOutcomesPart)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_outcomes(header: OutcomesHeader, entries: Iterable[Outcome]) -> bytes:
+    """Return the content of a file."""
+    frames = [frame(_encode(header))]
+    rest = iter(entries)
+    while part := list(islice(rest, ENTRIES_IN_PART)):
+        frames.append(frame(_encode(OutcomesEntries(part))))
+    return MAGIC + b"".join(frames) + frame(_encode(OutcomesEnd(len(frames))))
+
+
+def read_outcomes(path: Path, segment: int, first_lsn: int, generation: int) -> list[Outcome]:
+    """Return the entries of a file, in the order of the log.
+
+    Raises:
+        OutcomesError: the file is damaged, or of another segment or generation.
+        NewerFormatError: a newer version wrote the file.
+        OSError: the file cannot be read.
+    """
+    entries: list[Outcome] = []
+    part: AnyOutcomesPart | None = None
+    parts = 0
+    try:
+        for payload in read_payloads(path, MAGIC):
+            part = _decoded(payload)
+            if parts == 0 and part != OutcomesHeader(segment, first_lsn, generation):
+                raise OutcomesError(f"{path.name} is not generation {generation} of segment {segment}")
+            if isinstance(part, OutcomesEntries):
+                entries += part.entries
+            elif isinstance(part, OutcomesHeader) and parts:
+                raise OutcomesError(f"{path.name} has a second header")
+            elif isinstance(part, OutcomesEnd) and part.parts != parts:
+                raise OutcomesError(f"{path.name} has {parts} parts before its end, which counts {part.parts}")
+            parts += 1
+    except (CheckpointError, msgspec.MsgspecError) as error:
+        raise OutcomesError(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(part, OutcomesEnd):
+        raise OutcomesError(f"{path.name} was not finished")
+    _check_entries(path, entries)
+    return entries
+
+
+def _decoded(payload: bytes) -> AnyOutcomesPart:
+    try:
+        return _parts.decode(payload)
+    except msgspec.ValidationError:
+        raise_if_newer("file of outcomes holds parts", [payload], _TAGS)
+        raise
+
+
+def _check_entries(path: Path, entries: Sequence[Outcome]) -> None:
+    before = (0, 0)
+    for entry in entries:
+        here = (entry.lsn, entry.record)
+        counts = entry.receive_counts
+        covered = count_runs(entry.positions)
+        is_sound = len(counts) == 1 or (len(counts) % 2 == 0 and sum(counts[::2]) == covered)
+        if here < before or not covered or len(entry.positions) % 2 or not is_sound:
+            raise OutcomesError(f"{path.name} has an entry of row {entry.lsn} that cannot be")
+        before = here
+
+
+def pack_counts(positions: Runs, counts: dict[int, int], default: int) -> Runs:
+    """Return the receive counts of an entry.
+
+    Args:
+        positions: of the entry.
+        counts: receive counts of positions that differ from the default.
+        default: receive count of all others.
+    """
+    if not counts:
+        return [default]
+    runs: Runs = []
+
+    def add(messages: int, count: int) -> None:
+        if messages and runs and runs[-1] == count:
+            runs[-2] += messages
+        elif messages:
+            runs.extend((messages, count))
+
+    differing = iter(sorted(counts))
+    position = next(differing, None)
+    for start, stop in ranges(positions):
+        while position is not None and position < start:
+            position = next(differing, None)
+        while position is not None and position < stop:
+            add(position - start, default)
+            add(1, counts[position])
+            start, position = position + 1, next(differing, None)
+        add(stop - start, default)
+    return runs[1:] if len(runs) == 2 else runs
+
+
+def counted(entry: Outcome) -> Iterable[tuple[int, int, int]]:
+    """Yield the ranges of positions of an entry as (start, stop, receive count)."""
+    counts = entry.receive_counts
+    if len(counts) == 1:
+        for start, stop in ranges(entry.positions):
+            yield start, stop, counts[0]
+        return
+    index, left = 0, counts[0]
+    for first, stop in ranges(entry.positions):
+        start = first
+        while start < stop:
+            if not left:
+                index += 2
+                left = counts[index]
+            end = min(stop, start + left)
+            yield start, end, counts[index + 1]
+            left -= end - start
+            start = end
