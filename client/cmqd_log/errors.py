@@ -7,7 +7,8 @@ CmqdSourceError
 │   ├── NewerFolderError  a newer cmqd wrote the folder; no file is damaged
 │   └── OtherLogError     the position or journal belongs to a different log
 └── DataLossError       requested rows were reclaimed or lost; ask for later rows, or set failOnDataLoss=false
-    └── SegmentReclaimedError   the broker dropped a segment after a plan named it and before it was opened
+    ├── SegmentReclaimedError   the broker dropped a segment after a plan named it and before it was opened
+    └── UnknownOutcomeError     rows that tell how messages left their queues were reclaimed or lost
 """
 
 import re
@@ -68,6 +69,10 @@ class OtherLogError(FolderError):
 
 class DataLossError(CmqdSourceError):
     """Requested rows were reclaimed or lost. ``failOnDataLoss=false`` reads the remaining rows."""
+
+
+class UnknownOutcomeError(DataLossError):
+    """Rows that tell how messages left their queues were reclaimed or lost, and no outcomes repeat them."""
 
 
 class SegmentReclaimedError(DataLossError):

@@ -141,6 +141,11 @@ class CertainQueue:
         self.index = index
         self._departures = departures
 
+    @property
+    def next_position(self) -> int:
+        """Position behind the last message."""
+        return self.index.next_position
+
     def apply(self, record: AnyRecord) -> None:
         """Apply a record of this queue to the index, and note the messages that it takes out of the queue."""
         index, departures = self.index, self._departures
@@ -210,6 +215,8 @@ class UncertainQueue:
         """
         self._departures = departures
         self._may_rewind = may_rewind
+        self.next_position = 0 if index is None else index.next_position
+        """Behind the last message that a row stored."""
         self._counted = BitMap64()
         """Messages of which all receives are known: no row since their send, or since their rewind, is missing."""
         self._present = BitMap64()
@@ -244,6 +251,7 @@ class UncertainQueue:
 
     def apply_copies(self, first: int, count: int) -> None:
         """Note that copies of published messages were stored."""
+        self.next_position = first + count
         self._present.add_range(first, first + count)
         self._counted.add_range(first, first + count)
 

@@ -159,7 +159,13 @@ class TrackedQueue:
 
     def result(self) -> Result:
         """Return the states of the queue's messages."""
-        found = Result(self.sets(), self.departures.last_deletes(), self.receive_counts(), self.departures.uncounted)
+        found = Result(
+            self.sets(),
+            self.departures.last_deletes(),
+            self.receive_counts(),
+            self.departures.uncounted,
+            self._queue.next_position,
+        )
         if self._callers is not None:
             found.received, found.left = self._callers.received(), self._callers.left()
         return found

@@ -68,15 +68,6 @@ class QueueStates:
         """Return the numbers of all clients."""
         return {number for _, _, number in (*self.received, *self.left)}
 
-    def untold(self, start: int, stop: int) -> int:
-        """Count the messages of a range that left in an unknown way (``gone``)."""
-        told = sum(
-            BitMap64.deserialize(packed).range_cardinality(start, stop)
-            for state, packed in self.sets.items()
-            if state is not State.GONE
-        )
-        return stop - start - told
-
 
 @dataclass
 class Result:
@@ -88,6 +79,8 @@ class Result:
     counts: dict[int, int]
     uncounted: BitMap64 = field(default_factory=BitMap64)
     """Messages with an unknown receive count."""
+    next_position: int = 0
+    """Behind the last message of the queue."""
     received: Stretches = field(default_factory=list[tuple[int, int, int]])
     left: Stretches = field(default_factory=list[tuple[int, int, int]])
     """See ``QueueStates``."""
@@ -101,10 +94,15 @@ class Result:
         here = BitMap64()
         here.add_range(start, stop)
         states = QueueStates()
+        gone = BitMap64()
+        gone.add_range(start, max(start, min(stop, self.next_position)))
         for state, positions in self.sets.items():
             some = positions & here
-            if some:
+            if some and state is not State.GONE:
                 states.sets[state] = some.serialize()
+                gone -= some
+        if gone:
+            states.sets[State.GONE] = gone.serialize()
         uncounted = self.uncounted & here
         if uncounted:
             states.uncounted = uncounted.serialize()

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pytest
 from pyroaring import BitMap64
@@ -141,7 +142,7 @@ def consume(rig: Rig, count: int) -> None:
     assert rig.delete(*rig.handles(most=count)) == []
 
 
-def stuck(count: int = 100, **attributes: int) -> Rig:
+def stuck(count: int = 100, **attributes: Any) -> Rig:
     """A queue with messages, the first of which is left there."""
     rig = Rig()
     rig.create("dead")

@@ -9,6 +9,7 @@ and never shrinks; the user may empty the cache when no query runs.
 
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import sqlite3
@@ -38,9 +39,12 @@ from cmqd_segment.manifest import (
     read_manifest,
 )
 from cmqd_segment.newer import NewerFormatError
+from cmqd_segment.outcomes import Outcome, OutcomesError, read_outcomes
 from cmqd_segment.scan import VerifiedFile, readable_segments, sealed_segments, verify_each
 from cmqd_segment.schema import SegmentFormatError, open_read_only, pragma
 from cmqd_segment.side import LIKELY_PLAN_BYTES, SideError, decode_plan, plan_stop
+
+_log = logging.getLogger("cmqd_log")
 
 ATTEMPTS = 50
 """Attempts to read a folder while its broker rolls segments."""
@@ -193,6 +197,30 @@ class Folder:
         )
 
     # ------------------------------------------------------------------ files
+
+    def outcomes(self, extent: SegmentEntry) -> "list[Outcome] | None":
+        """Return the outcomes of a segment of a view, ascending; None if they are lost.
+
+        Raises:
+            SegmentReclaimedError: the file was replaced, or dropped with its segment; make another view.
+            NewerFolderError: a newer version wrote the file.
+        """
+        listed, file = extent.outcomes, extent.outcomes_file
+        if listed is None or not file:
+            return []
+        try:
+            path = self._fetched(file, listed.sha256) if self.is_remote else self._local / file
+            if path.stat().st_size != listed.bytes:
+                raise OutcomesError(f"{file} does not have {listed.bytes} bytes")
+            return read_outcomes(path, extent.number, extent.first_lsn, listed.generation)
+        except NewerFormatError as error:
+            raise NewerFolderError(f"{file} cannot be read: {error}") from error
+        except (FolderError, OutcomesError, OSError) as error:
+            entry = next((each for each in self.manifest().segments if each.number == extent.number), None)
+            if entry is None or entry.outcomes_file != file:
+                raise SegmentReclaimedError(f"{file} was replaced before the read") from error
+            _log.warning("the outcomes of segment %s are lost: %s", extent.file, error)
+            return None
 
     def checkpoint_path(self, entry: CheckpointEntry) -> Path:
         """Return a local path of a checkpoint; in a live folder the file may be gone before the caller opens it."""

@@ -39,7 +39,8 @@ class Said(NamedTuple):
 
     state: State
     deleted_ms: int | None
-    receive_count: int
+    receive_count: int | None
+    """None = rows that may tell receives are missing."""
     received_by: int = 0
     """Client of the last receive, by number; 0 = not known."""
     left_by: int = 0
@@ -54,6 +55,7 @@ class StateReader:
         self._sets = [(state, BitMap64.deserialize(packed)) for state, packed in states.sets.items()]
         self._deleted = states.deleted
         self._counts = states.counts
+        self._uncounted = BitMap64.deserialize(states.uncounted) if states.uncounted else BitMap64()
         self._received = states.received
         self._left = states.left
 
@@ -89,9 +91,11 @@ class StateReader:
             if origin is None or origin.reason not in DEAD_REASONS:
                 return None
         is_deleted = state is State.DELETED
-        receives = self._counts.get(position, 1 if is_deleted or state is State.IN_FLIGHT else 0)
+        receives: int | None = None
+        if state is not State.GONE and position not in self._uncounted:
+            receives = self._counts.get(position, 1 if is_deleted or state is State.IN_FLIGHT else 0)
         # A message that was rewound, or given back uncounted, was never received.
-        received_by = _number_at(self._received, position) if self._received and receives else None
+        received_by = _number_at(self._received, position) if self._received and receives != 0 else None
         left_by = _number_at(self._left, position) if self._left and state in LEFT_BY_CLIENTS else None
         deleted_ms = _number_at(self._deleted, position) if is_deleted else None
         return Said(state, deleted_ms, receives, received_by or 0, left_by or 0)

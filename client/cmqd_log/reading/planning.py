@@ -26,7 +26,7 @@ from cmqd_log.data_folder.plan import (
     wanted_ids,
 )
 from cmqd_log.data_folder.rows import summaries
-from cmqd_log.errors import DataLossError, FolderError, OptionError, UnknownNameError, masked
+from cmqd_log.errors import DataLossError, FolderError, OptionError, UnknownNameError, UnknownOutcomeError, masked
 from cmqd_log.options import LAST_LSN, LATEST, Mode, Options
 from cmqd_segment.manifest import SegmentEntry
 
@@ -61,6 +61,8 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
         try:
             tasks = plan_range(folder, view, options, columns, above, upto)
             return [replace(task, may_be_reclaimed=not has_beginning(asked)) for task in tasks]
+        except UnknownOutcomeError:
+            raise
         except DataLossError:
             # A segment was reclaimed during the planning. The requested messages may be in other segments: plan again.
             if attempt == ATTEMPTS - 1:
@@ -182,15 +184,18 @@ def plan_range(
     states: dict[int, dict[int, QueueStates]] = {}
     as_of_lsn = None
     if options.mode is not Mode.EVENTS:
-        from cmqd_log.message_states.states_at import read_states, states_at, states_of
+        from cmqd_log.message_states.states_at import check_untold, read_states, states_at, states_of
 
         if options.states_file:
             states = read_states(options.states_file)
         else:
             as_of_lsn = upto
             at_end = replace(view, hi=upto)
-            results = states_at(folder, at_end, wanted, options.mode, with_callers=options.clients)
+            fails = options.fail_on_data_loss
+            results = states_at(folder, at_end, wanted, options.mode, with_callers=options.clients, fail_on_loss=fails)
             states = states_of(folder, pieces, results)
+            if options.mode is Mode.CONSUMED:
+                check_untold(options.path, at_end, pieces, states, fail=fails)
         if options.mode is not Mode.ALL:
             pieces = [piece for piece in pieces if shows_any(states.get(piece.extent.number, {}), options.mode)]
     if not CLIENT_COLUMNS.isdisjoint(columns):
