@@ -7,9 +7,10 @@ that a restart would find.
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator, Sequence
 from itertools import pairwise
 from time import perf_counter
+from typing import Any
 
 from cmqd.log.interface import ignore
 from cmqd.log.log_errors import LogFailed
@@ -20,6 +21,7 @@ from cmqd.log.values import (
     HeldCheckpoint,
     HistoryAnswer,
     LogState,
+    MessagesAnswer,
     OnPage,
     OnPublished,
     Pending,
@@ -34,6 +36,7 @@ from cmqd_reading.history_search import (
     FoundHistory,
     HolderWanted,
     IdWanted,
+    Question,
     Row,
     Rows,
     RowsWanted,
@@ -41,6 +44,7 @@ from cmqd_reading.history_search import (
     search_by_id,
     search_by_lease,
 )
+from cmqd_reading.message_search import FoundMessages, MessageQuery, SourceWanted, Stretch, search_messages
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.manifest import Restored, SourceName, StandingPinEntry, merge_ranges, ranges_between
 from cmqd_segment.published import published_message
@@ -60,7 +64,9 @@ from cmqd_segment.rows import Run, bodies_of, encode_records, extra_bytes, sent_
 
 RECOVERY_BATCH = 256
 HISTORY_ROWS = 64
-"""Rows that the search for a history takes between two turns of other work."""
+"""Rows that a search takes between two turns of other work."""
+HISTORY_BYTES = 32 * 1024
+"""Bytes of their records, likewise, of all rows but the last."""
 CHECKPOINTS_KEPT = 2
 
 
@@ -337,42 +343,64 @@ class MemoryLog:
         gaps = [(before + 1, lsn - 1) for before, lsn in pairwise([0, *lsns]) if lsn > before + 1]
         extent = Extent(self.durable_lsn, rows[-1].time_ms if rows else 0, gaps)
         search = search_by_lease(lease, extent, Told()) if lease else search_by_id(message_id, extent, Told())
+        found: FoundHistory | None = await self._searched(search)
+        if found is None:
+            return HistoryAnswer(None, [], [])
+        return HistoryAnswer(found.history, list(found.sources), await self._owners(found.sources))
+
+    async def find_messages(self, query: MessageQuery) -> MessagesAnswer:
+        """See ``Log``."""
+        self._check()
+        stretches = [Stretch(each.first_lsn, each.last_lsn, each.first_ms, each.last_ms) for each in self.disk.segments]
+        if active := self._active:
+            stretches.append(Stretch(active[0].lsn, active[-1].lsn, active[0].time_ms, active[-1].time_ms))
+        found: FoundMessages = await self._searched(search_messages(query, stretches, self.durable_lsn))
+        return MessagesAnswer(found, await self._owners({message.source_id for message in found.messages}))
+
+    async def _searched(self, search: Generator[Question | SourceWanted, Any, Any]) -> Any:
+        """Answer the questions of a search, and return its result."""
         answer: Rows | int | list[tuple[int, int]] | None = None
         while True:
             try:
                 wanted = search.send(answer)
             except StopIteration as end:
-                found: FoundHistory | None = end.value
-                break
+                return end.value
             match wanted:
                 case HolderWanted():
                     answer = []  # any row may
                 case IdWanted(queue_id, position):
                     answer = self._id_at(queue_id, position)
+                case SourceWanted():
+                    answer = True  # the owners are found once, for all messages
+                    continue
                 case RowsWanted():
                     answer = self._some_rows(wanted)
             # Other work of the loop has its turn, and may raise.
             await asyncio.sleep(0)
             self._check()
-        if found is None:
-            return HistoryAnswer(None, [], [])
+
+    async def _owners(self, sources: Collection[int]) -> list[SourceName]:
         owners: list[SourceName] = []
-        for first in range(0, len(lsns), HISTORY_ROWS):
+        rows = self.disk.rows
+        for first in range(0, len(rows) if sources else 0, HISTORY_ROWS):
             for row in rows[first : first + HISTORY_ROWS]:
-                owners += [name for name in _names_in(row.records) if name.id in found.sources]
+                owners += [name for name in _names_in(row.records) if name.id in sources]
             await asyncio.sleep(0)
-        return HistoryAnswer(found.history, list(found.sources), owners)
+        return owners
 
     def _some_rows(self, wanted: RowsWanted) -> Rows:
         rows = self.disk.rows
-        first = bisect_left(rows, wanted.first_lsn, key=lambda row: row.lsn)
         found: list[Row] = []
-        for row in rows[first:]:
+        size = 0
+        for index in range(bisect_left(rows, wanted.first_lsn, key=lambda row: row.lsn), len(rows)):
+            row = rows[index]
             if row.lsn > wanted.last_lsn:
                 break
             if row.bodies or not wanted.is_of_stores:
-                found.append((row.lsn, row.time_ms, encode_records(row.records)))
-                if wanted.is_of_stores or len(found) == HISTORY_ROWS:
+                meta = encode_records(row.records)
+                size += len(meta)
+                found.append((row.lsn, row.time_ms, meta))
+                if wanted.is_of_stores or len(found) == HISTORY_ROWS or size >= HISTORY_BYTES:
                     return Rows(found, row.lsn)
         return Rows(found, wanted.last_lsn)
 

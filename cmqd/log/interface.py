@@ -3,7 +3,7 @@
     append ─► flush ─► on_durable(lsn)        a reply leaves when the row that it depends on is durable
     read_page ─► on_page                      bodies that are no longer in memory
     read_published ─► on_published            the subscriptions that a message was published for
-    read_history                              the rows that tell of a message
+    read_history, find_messages               the rows that tell of a message, or have its dedup id or header
     write_checkpoint ─► on_checkpoint_done    the next start replays only newer rows
     closed_segments ─► drop_segments          rows that no live message and no kept checkpoint needs
     open ─► recover                           once, before all of these
@@ -33,6 +33,7 @@ from cmqd.log.values import (
     HeldCheckpoint,
     HistoryAnswer,
     LogState,
+    MessagesAnswer,
     OnPage,
     OnPublished,
     Pending,
@@ -40,6 +41,7 @@ from cmqd.log.values import (
     RecoveryReport,
     SegmentReport,
 )
+from cmqd_reading.message_search import MessageQuery
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import StandingPinEntry
 from cmqd_segment.records import AnyRecord, Lsn, Runs
@@ -171,6 +173,17 @@ class Log(Protocol):
         Args:
             message_id: the id, or that of any queue that the message was in; 0 with a lease.
             lease: of the message, in place of an id.
+
+        Raises:
+            LogFailed: the log has failed.
+        """
+        ...
+
+    async def find_messages(self, query: MessageQuery) -> MessagesAnswer:
+        """Search durable rows for messages, some rows at a time, between other work. The answer of a long search says
+        where the next one goes on.
+
+        A cancelled call ends the search.
 
         Raises:
             LogFailed: the log has failed.

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from cmqd_reading.message_search import FoundMessages
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.manifest import Restored, SourceName
 from cmqd_segment.records import AnyRecord, PublishedMessage, Runs, StoredMessage
@@ -314,6 +315,15 @@ class HistoryAnswer(msgspec.Struct, frozen=True, array_like=True):
     actors: dict[int, Actor] = {}
     """Clients that stand in the history as ``cmqd_reading.life_events.unnamed_actor``, by number, as far as the log
     knows them."""
+
+
+class MessagesAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """The messages that a search found in the readable rows of a log."""
+
+    found: FoundMessages
+    """Messages of other accounts, queues and topics may be among them: of those that the log does not know."""
+    owners: list[SourceName]
+    """The queues and topics of the messages of which the log knows account and name."""
 
 
 RecoveredRow: TypeAlias = tuple[int, int, list[AnyRecord]]

@@ -27,11 +27,13 @@ from cmqd.log.values import (
     HeldCheckpoint,
     HistoryAnswer,
     LogState,
+    MessagesAnswer,
     RecoveryReport,
     SegmentReport,
     Takeover,
 )
 from cmqd.storage.storage_settings import StorageSettings
+from cmqd_reading.message_search import MessageQuery
 from cmqd_segment.manifest import SourceName, StandingPinEntry
 from cmqd_segment.records import PublishedMessage, Runs
 from cmqd_types.actors import Actor
@@ -94,8 +96,16 @@ class FindHistory(Head, frozen=True, tag=50):
     last_lsn: int
 
 
+class FindMessages(Head, frozen=True, tag=53):
+    """Search the rows up to ``last_lsn`` for messages. Answered ``MessagesFound``."""
+
+    request_id: int
+    query: MessageQuery
+    last_lsn: int
+
+
 class StopHistory(Head, frozen=True, tag=51):
-    """The answer to a ``FindHistory`` is not needed any more; any answer will do."""
+    """The answer to a ``FindHistory`` or ``FindMessages`` is not needed any more; any answer will do."""
 
     request_id: int
 
@@ -328,6 +338,13 @@ class HistoryFound(Head, frozen=True, tag=52):
     answer: HistoryAnswer
 
 
+class MessagesFound(Head, frozen=True, tag=54):
+    """Answer to ``FindMessages``."""
+
+    request_id: int
+    answer: MessagesAnswer
+
+
 class Accounts(Head, frozen=True, tag=34):
     """Answer to ``LoadAccounts`` and ``StoreAccounts``, and, with the id 0, accounts that a standby has found. Blob:
     the accounts, except in the answer to ``StoreAccounts``.
@@ -455,6 +472,7 @@ AnyHead: TypeAlias = (
     | DropSegments
     | SealNow
     | FindHistory
+    | FindMessages
     | StopHistory
     | DescribeActive
     | HoldCheckpoint
@@ -485,6 +503,7 @@ AnyHead: TypeAlias = (
     | Answered
     | ActiveSegment
     | HistoryFound
+    | MessagesFound
     | CheckpointHeld
     | RowsFound
     | Accounts

@@ -195,6 +195,8 @@ class StorageService:
                 self._start(self._describe_active(request_id))
             case ipc.FindHistory():
                 self._start(self._find_history(head))
+            case ipc.FindMessages():
+                self._start(self._find_messages(head))
             case ipc.StopHistory(request_id):
                 self._histories.stop(request_id)
             case ipc.HoldCheckpoint(request_id):
@@ -347,6 +349,9 @@ class StorageService:
 
     async def _find_history(self, request: ipc.FindHistory) -> None:
         self._control.send(ipc.HistoryFound(request.request_id, await self._histories.answer(request)))
+
+    async def _find_messages(self, request: ipc.FindMessages) -> None:
+        self._control.send(ipc.MessagesFound(request.request_id, await self._histories.found(request)))
 
     async def _load_accounts(self, request_id: int) -> None:
         assert self.log.replication is not None

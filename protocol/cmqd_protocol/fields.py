@@ -13,6 +13,7 @@ from cmqd_protocol.limits import (
     MAX_BATCH,
     MAX_DEDUP_ID_BYTES,
     MAX_HEADERS,
+    MAX_HEADERS_BYTES,
     MAX_NAME_BYTES,
     MAX_REJECTION_BYTES,
     MAX_REQUEST_ID,
@@ -33,6 +34,7 @@ Proof: TypeAlias = Annotated[bytes, Meta(min_length=PROOF_BYTES, max_length=PROO
 ShortText: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
 Bodies: TypeAlias = Annotated[list[bytes], Meta(min_length=1, max_length=MAX_BATCH)]
 Handles: TypeAlias = Annotated[list[Unsigned], Meta(min_length=1, max_length=MAX_BATCH)]
+HeaderText: TypeAlias = Annotated[str, Meta(max_length=MAX_HEADERS_BYTES)]
 HeadersOfOne: TypeAlias = Annotated[Headers, Meta(max_length=MAX_HEADERS)]
 HeadersList: TypeAlias = Annotated[list[HeadersOfOne | None], Meta(max_length=MAX_BATCH)]
 DedupId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_DEDUP_ID_BYTES)]

@@ -79,6 +79,8 @@ MAX_TAG_CHARS: Final = 128
 MAX_ROUTING_KEY_BYTES: Final = 512
 """Limits of decoding, several times the limits of a topic, so that the core can name the tag or key in its error."""
 MAX_HEADERS: Final = 32
+MAX_HEADERS_BYTES: Final = 16 * 1024
+"""Names and values of all headers of a message."""
 MAX_ATTRIBUTES: Final = 64
 """Names in an attribute map; several times the number of attributes, so that the core can name an unknown attribute."""
 

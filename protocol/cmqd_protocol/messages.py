@@ -26,6 +26,7 @@ from cmqd_protocol.fields import (
     Handles,
     HeadersList,
     HeadersOfOne,
+    HeaderText,
     KeyTexts,
     MessageIds,
     Nonce,
@@ -261,6 +262,36 @@ class MessageHistory(histories.MessageHistory, WireMessage, frozen=True, tag=219
     """The life of a message, as far as readable rows of the log tell it."""
 
     request_id: int
+
+
+class FindMessages(Request, frozen=True, tag=24):
+    """Search the log for messages by dedup id or header, some rows at a time. Answered ``MessagesFound``."""
+
+    source: str | None = None
+    """Queue or topic to which the messages were sent; null = any of the account."""
+    dedup_id: DedupId | None = None
+    """The id that the producer gave."""
+    header: tuple[HeaderText, HeaderText] | None = None
+    """Name and value of a header, in place of a dedup id."""
+    from_ms: Unsigned | None = None
+    """Only messages sent at or after this time; null = of the last 24 hours."""
+    to_ms: Unsigned | None = None
+    """Only messages sent before this time; null = to the end."""
+    max_messages: Unsigned = 20
+    start: tuple[Unsigned, Unsigned] | None = None
+    """``next`` of the previous reply; null = the begin of the range of time."""
+
+
+class MessagesFound(Reply, frozen=True, tag=220):
+    """Messages that a search found, oldest first."""
+
+    messages: list[histories.FoundMessage]
+    missing: list[tuple[int, int]]
+    """Ranges (first, last) of rows that were reclaimed, lost or damaged, with times of the range."""
+    from_ms: int
+    """Begin of the range of time; a request that goes on gives it again."""
+    next: tuple[int, int] | None = None
+    """``start`` of the next request; null = all rows of the range of time were searched."""
 
 
 class MessagesSent(Reply, frozen=True, tag=193):

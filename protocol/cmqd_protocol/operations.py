@@ -157,6 +157,9 @@ RELEASE_MESSAGES = _of_messages(Role.CONSUME, wire.ReleaseMessages, wire.Handles
 DEAD_LETTER_MESSAGES = _of_messages(Role.CONSUME, wire.DeadLetterMessages, wire.HandlesDone, "queue", wait=Wait.BODIES)
 PEEK_MESSAGES = _lookup(wire.PeekMessages, wire.MessagesPeeked, "queue", wait=Wait.PAGES)
 GET_MESSAGE_HISTORY = _lookup(wire.GetMessageHistory, wire.MessageHistory, cost=Cost.SLICED)
+FIND_MESSAGES = _lookup(
+    wire.FindMessages, wire.MessagesFound, "source", cost=Cost.SLICED, every_name="searches all queues and topics"
+)
 
 # Half messages
 

@@ -1,4 +1,4 @@
-"""Births of messages: the row that stores a message, found by id, position, dedup id, header or lease. Pure."""
+"""Births of messages: the row that stores a message, found by id, position or lease. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import structs
 
-from cmqd_reading.events import Event, stored_in
+from cmqd_reading.events import stored_in
 from cmqd_segment.newer import raw_items, tag_number, tag_of
 from cmqd_segment.published import count_copies
 from cmqd_segment.records import (
@@ -133,26 +133,3 @@ def received_under(records: Sequence[AnyRecord], lease: int) -> tuple[int, int] 
                 if offset < 0:
                     break
     return None
-
-
-def sent_with(
-    records: Sequence[AnyRecord], *, dedup_id: str | None = None, header: tuple[str, str] | None = None
-) -> list[tuple[int, int, int]]:
-    """Return (queue or topic id, message id, time) of the messages of a row with a dedup id or the value of a header.
-
-    A moved message and the copy of a published message are found under the id of their first store.
-    """
-    found: list[tuple[int, int, int]] = []
-    for stored in stored_in(records):
-        run = stored.run
-        if stored.event in (Event.MOVED, Event.COPIED, Event.COMMITTED):
-            continue
-        for index in range(len(run.sizes)):
-            if dedup_id is not None:
-                is_found = stored.dedup_ids is not None and stored.dedup_ids[index] == dedup_id
-            else:
-                headers = None if run.headers is None else run.headers[index]
-                is_found = header is not None and headers is not None and headers.get(header[0]) == header[1]
-            if is_found:
-                found.append((stored.source_id, run.first_message_id + index, run.enqueue_ms))
-    return found

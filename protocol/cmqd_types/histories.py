@@ -115,6 +115,18 @@ class LifePlace(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=
     """False: missing rows come after the event that set the state."""
 
 
+class FoundMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """A message that a search by dedup id or header found."""
+
+    message_id: int
+    """The id of its send or publish."""
+    source: str
+    """The queue or topic to which the message was sent."""
+    sent_ms: int
+    lsn: int
+    """Row of the log that stored the message."""
+
+
 class MessageHistory(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """The life of a message."""
 

@@ -8,10 +8,11 @@ import pytest
 
 from cmqd.core.outcome import Outcome
 from cmqd_reading import life as life_module
-from cmqd_reading.births import birth_in, received_under, sent_with
+from cmqd_reading.births import birth_in, received_under
 from cmqd_reading.life import REPLAY_MARK, Life
 from cmqd_reading.life_events import MAX_EVENTS
 from cmqd_reading.life_texts import life_text, place_text
+from cmqd_reading.message_search import SentMessage, sent_with
 from cmqd_segment.records import (
     ActorSeen,
     AnyRecord,
@@ -354,8 +355,8 @@ def test_messages_are_found_by_header_dedup_id_and_lease() -> None:
         MessagesReceived(3, [7, 2], 40, 6, 60),
     ]
 
-    assert sent_with(records, header=("order", "4711")) == [(3, 101, 5)]
-    assert sent_with(records, dedup_id="a") == [(3, 100, 5)]
+    assert sent_with(9, records, header=("order", "4711")) == [SentMessage(3, 101, 5, 9, 1)]
+    assert sent_with(9, records, dedup_id="a") == [SentMessage(3, 100, 5, 9, 0)]
     assert received_under(records, 41) == (3, 8)
     assert received_under(records, 42) is None
 

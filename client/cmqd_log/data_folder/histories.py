@@ -16,10 +16,10 @@ import msgspec
 from cmqd_fold.receipts import ReceiptHandles
 from cmqd_log.data_folder.catalog import read_catalog
 from cmqd_log.data_folder.folder import Folder
-from cmqd_log.data_folder.plan import TIME_SLACK_MS, describe, is_sealed
+from cmqd_log.data_folder.plan import describe, is_sealed
 from cmqd_log.data_folder.rows import METAS_A_STATEMENT, decoded, metas, metas_page
 from cmqd_log.errors import CmqdSourceError, FolderError, NewerFolderError
-from cmqd_reading.births import id_at, sent_with, store_ids
+from cmqd_reading.births import id_at, store_ids
 from cmqd_reading.history_search import (
     Extent,
     HolderWanted,
@@ -32,6 +32,7 @@ from cmqd_reading.history_search import (
     search_place,
 )
 from cmqd_reading.life_events import MAX_EVENTS
+from cmqd_reading.message_search import FoundMessages, MessageQuery, SourceWanted, search_messages, stretches_of
 from cmqd_reading.named_segments import NamedSegments
 from cmqd_segment.checkpoint import ActorsSlice, QueueSlice, ScheduleSlice, SubscriptionSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
@@ -103,8 +104,10 @@ class HistoryReader:
         last_ms = max((extent.last_ms for extent in self._view.extents), default=0)
         return Extent(self._view.hi, last_ms, self._view.gaps(1, self._view.hi))
 
-    def _searched(self, search: Generator[Question, Any, _Found]) -> _Found:
-        """Answer the questions of a search, and return its result."""
+    def _searched(
+        self, search: Generator[Question | SourceWanted, Any, _Found], sources: frozenset[int] | None = None
+    ) -> _Found:
+        """Answer the questions of a search, and return its result; ``sources``: those that are searched, None = all."""
         answer: Any = None
         with _Segments(self._opened) as segments:
             while True:
@@ -119,6 +122,8 @@ class HistoryReader:
                         answer = self._named.without_holder(self._view.extents, wanted)
                     case IdWanted(queue_id, position):
                         answer = self._id_at(queue_id, position)
+                    case SourceWanted(source_id):
+                        answer = sources is None or source_id in sources
                     case RowsWanted():
                         answer = self._rows_wanted(wanted, segments)
 
@@ -214,19 +219,17 @@ class HistoryReader:
             FolderError, DataLossError: a segment cannot be read.
         """
         wanted = self._ids_of(queue, account) if queue or account else None
+        query = MessageQuery(dedup_id, header, from_ms=from_ms or 0, to_ms=to_ms)
+        stretches = stretches_of(self._view.extents)
         found: list[int] = []
-        for extent in self._view.extents:
-            if from_ms is not None and extent.last_ms < from_ms:
-                continue
-            if to_ms is not None and extent.first_ms - TIME_SLACK_MS >= to_ms:
+        while len(found) < MAX_FOUND:
+            part: FoundMessages = self._searched(search_messages(query, stretches, self._view.hi), wanted)
+            found += [message.message_id for message in part.messages]
+            if not part.next_lsn:
                 break
-            for _, _, records in self._rows(extent, 0):
-                for source_id, message_id, sent_ms in sent_with(records, dedup_id=dedup_id, header=header):
-                    is_wanted = wanted is None or source_id in wanted
-                    if is_wanted and (from_ms or 0) <= sent_ms and (to_ms is None or sent_ms < to_ms):
-                        found.append(message_id)
-                if len(found) >= MAX_FOUND:
-                    return found[:MAX_FOUND]
+            query = msgspec.structs.replace(query, start_lsn=part.next_lsn, start_index=part.next_index)
+        if len(found) >= MAX_FOUND:
+            return found[:MAX_FOUND]
         if not found:
             asked = f"the dedup id {dedup_id!r}" if header is None else f"{header[0]}={header[1]!r} as a header"
             raise NoMessageError(f"no message in the readable rows of {self._path} has {asked}{self._gone()}")

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from cmqd_log.options import LAST_LSN, Options
+from cmqd_reading.message_search import TIME_SLACK_MS
 from cmqd_segment.manifest import CheckpointEntry, SegmentEntry, SegmentState, SourceName, StartEntry
 
 if TYPE_CHECKING:
     from cmqd_reading.states import QueueStates
 
-TIME_SLACK_MS = 10_000
-"""Margin for leaving out rows by their time. The time of a row is the time of its newest record, and times do not
-decrease along the log, so a message sent before a moment stands at most a little behind the first row of the moment."""
 ROW_BYTES = 1 << 16
 """Size of a full row."""
 GATHERED_BYTES = 4 << 20

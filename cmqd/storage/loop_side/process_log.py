@@ -13,7 +13,7 @@ import contextlib
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from msgspec import structs
@@ -30,6 +30,7 @@ from cmqd.log.values import (
     HeldCheckpoint,
     HistoryAnswer,
     LogState,
+    MessagesAnswer,
     OnPage,
     OnPublished,
     Pending,
@@ -47,8 +48,9 @@ from cmqd.storage.loop_side.recovered_rows import RecoveredRows
 from cmqd.storage.redundancy.proof_clock import proof_clock_s
 from cmqd.storage.source_names import SourceNames
 from cmqd.storage.storage_settings import StorageSettings
+from cmqd_reading.message_search import MessageQuery
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
-from cmqd_segment.manifest import StandingPinEntry
+from cmqd_segment.manifest import SourceName, StandingPinEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.records import Runs, StoredMessage
 from cmqd_segment.rows import Run, Source, stored_messages
@@ -251,22 +253,38 @@ class StorageProcessLog:
 
     async def read_history(self, message_id: int, lease: int = 0) -> HistoryAnswer:
         """See ``Log``."""
+        answer: HistoryAnswer = await self._read_rows(
+            lambda number: ipc.FindHistory(number, message_id, lease, self._told_lsn(0))
+        )
+        return structs.replace(answer, owners=self._owners(answer.owners, answer.sources))
+
+    async def find_messages(self, query: MessageQuery) -> MessagesAnswer:
+        """See ``Log``."""
+        answer: MessagesAnswer = await self._read_rows(
+            lambda number: ipc.FindMessages(number, query, self._told_lsn(0))
+        )
+        sources = {message.source_id for message in answer.found.messages}
+        return structs.replace(answer, owners=self._owners(answer.owners, sources))
+
+    async def _read_rows(self, make: Callable[[int], ipc.FindHistory | ipc.FindMessages]) -> Any:
+        """Have the storage process read rows until the answer, or until the call is cancelled."""
         request_id = 0
 
-        def find(number: int) -> ipc.FindHistory:
+        def find(number: int) -> ipc.FindHistory | ipc.FindMessages:
             nonlocal request_id
             request_id = number
-            return ipc.FindHistory(number, message_id, lease, self._told_lsn(0))
+            return make(number)
 
         try:
-            answer: HistoryAnswer = await self._request(find)
+            return await self._request(find)
         except asyncio.CancelledError:
             if not self._closing and self._control is not None:
                 self._control.send(ipc.StopHistory(request_id))
             raise
+
+    def _owners(self, told: Iterable[SourceName], sources: Iterable[int]) -> list[SourceName]:
         # Here are the names of all queues that exist; the storage process knows those of deleted queues.
-        owners = {name.id: name for name in (*answer.owners, *self._names.of(answer.sources))}
-        return structs.replace(answer, owners=list(owners.values()))
+        return list({name.id: name for name in (*told, *self._names.of(sources))}.values())
 
     def _told_lsn(self, min_lsn: int) -> int:
         """Return the LSN that a read waits for: the storage process may not have counted all durable rows."""
@@ -448,6 +466,7 @@ class StorageProcessLog:
                 | ipc.CheckpointHeld(request_id, answer)
                 | ipc.RowsFound(request_id, answer)
                 | ipc.HistoryFound(request_id, answer)
+                | ipc.MessagesFound(request_id, answer)
             ):
                 self._answered(request_id, answer)
             case ipc.Accounts(request_id, version, size, is_conflict):

@@ -1,17 +1,19 @@
-"""Lives of messages, read from the segments (``cmqd_reading.history_search``).
+"""Lives of messages, and messages by dedup id or header, read from the segments (``cmqd_reading.history_search``,
+``cmqd_reading.message_search``).
 
-One life is read at a time, through the connections of the pages. The statements run in the threads of the connections.
+One search reads at a time, through the connections of the pages. The statements run in the threads of the connections.
 The loop takes a few rows, then does its other work, as for a page.
 """
 
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
-from cmqd.log.values import HistoryAnswer
+from cmqd.log.values import HistoryAnswer, MessagesAnswer
 from cmqd.storage import ipc
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.catalog import Catalog, SealedFile
@@ -22,15 +24,23 @@ from cmqd_reading.history_search import (
     FoundHistory,
     HolderWanted,
     IdWanted,
+    Question,
     Row,
     Rows,
     RowsWanted,
-    Search,
     Told,
     search_by_id,
     search_by_lease,
 )
 from cmqd_reading.life_events import unnamed_number
+from cmqd_reading.message_search import (
+    FoundMessages,
+    MessageQuery,
+    MessageSearch,
+    SourceWanted,
+    search_messages,
+    stretches_of,
+)
 from cmqd_reading.named_segments import NamedSegments
 from cmqd_segment.manifest import SegmentEntry, SourceName, merge_ranges
 from cmqd_segment.newer import NewerFormatError
@@ -47,9 +57,12 @@ connection takes as long as some 40 small rows."""
 
 NOTHING = HistoryAnswer(None, [], [])
 
+_T = TypeVar("_T")
+_Request = TypeVar("_Request", ipc.FindHistory, ipc.FindMessages)
+
 
 class HistoryReads:
-    """Answers the requests for the lives of messages; see the module."""
+    """Answers the requests for lives and for messages; see the module."""
 
     def __init__(self, catalog: Catalog, pager: Pager, durable: DurableLsn) -> None:
         self._catalog = catalog
@@ -62,16 +75,23 @@ class HistoryReads:
 
     async def answer(self, request: ipc.FindHistory) -> HistoryAnswer:
         """Read the life of a message. Raises sqlite3.Error, OSError as a page does."""
+        return await self._alone(request, self._read)
+
+    async def found(self, request: ipc.FindMessages) -> MessagesAnswer:
+        """Search for messages. Raises sqlite3.Error, OSError as a page does."""
+        return await self._alone(request, self._find)
+
+    async def _alone(self, request: _Request, read: Callable[[_Request], Awaitable[_T]]) -> _T:
         self._wanted.add(request.request_id)
         try:
             await self._durable.reached(request.last_lsn)
             async with self._one:
-                return await self._read(request)
+                return await read(request)
         finally:
             self._wanted.discard(request.request_id)
 
     def stop(self, request_id: int) -> None:
-        """End the reading for a request; it is answered without a life."""
+        """End the reading for a request; it is answered without a result."""
         self._wanted.discard(request_id)
 
     async def _read(self, request: ipc.FindHistory) -> HistoryAnswer:
@@ -87,15 +107,28 @@ class HistoryReads:
             search = search_by_lease(request.lease, extent, Told())
         else:
             search = search_by_id(request.message_id, extent, Told())
-        found = await self._drive(search, request.request_id)
+        found: FoundHistory | None = await self._drive(search, request.request_id)
         if found is None:
             return NOTHING
         owners, actors = await self._owners(found.sources), await self._actors(found.history)
         return HistoryAnswer(found.history, list(found.sources), owners, actors)
 
-    async def _drive(self, search: Search, request_id: int) -> FoundHistory | None:
+    async def _find(self, request: ipc.FindMessages) -> MessagesAnswer:
+        query = request.query
+        segments = [
+            each.entry if isinstance(each, SealedFile) else each.entry() for each in list(self._catalog.segments())
+        ]
+        search: MessageSearch = search_messages(query, stretches_of(segments), request.last_lsn)
+        found = await self._drive(search, request.request_id, query) or FoundMessages([], [])
+        sources = {message.source_id for message in found.messages}
+        return MessagesAnswer(found, await self._owners(list(sources)))
+
+    async def _drive(
+        self, search: Generator[Question | SourceWanted, Any, _T], request_id: int, query: MessageQuery | None = None
+    ) -> _T | None:
+        """Answer the questions of a search, and return its result; None if the answer is not needed any more."""
         reading = _Reading(self._catalog, self._pager, self._named)
-        answer: Rows | int | list[tuple[int, int]] | None = None
+        answer: Any = None
         while request_id in self._wanted:
             try:
                 wanted = search.send(answer)
@@ -106,6 +139,10 @@ class HistoryReads:
                     answer = await reading.without(wanted)
                 case IdWanted(queue_id, position):
                     answer = await self._pager.id_at(queue_id, position)
+                case SourceWanted(source_id):
+                    # Unsealed rows may be of queues that the loop process alone knows. It looks at the answer.
+                    assert query is not None
+                    answer = all(map(query.may_be_of, await self._owners([source_id])))
                 case RowsWanted():
                     answer = await reading.rows(wanted)
             # The rows of the answer take up to a millisecond. Control frames have their turn before.
