@@ -50,6 +50,7 @@ from cmqd_client.links.retry import RetryPolicy
 from cmqd_client.messages.histories import MessageHistory, message_history
 from cmqd_client.messages.message_ids import id_number
 from cmqd_client.messages.request_reply import REPLY_TIMEOUT, Reply, Requester
+from cmqd_client.messages.searches import FoundMessages, ask_messages
 from cmqd_client.messages.tracing import Tracing, tracing_if_set_up
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyFormat, PoisonPolicy
 from cmqd_client.pins import Pins
@@ -757,6 +758,40 @@ class Client:
         number = id_number(message_id) if message_id else None
         reply = await self._channel.ask(operations.GET_MESSAGE_HISTORY, number, receipt_handle)
         return message_history(reply)
+
+    async def find_messages(
+        self,
+        source: str | None = None,
+        *,
+        dedup_id: str | None = None,
+        header: tuple[str, str] | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        limit: int = 20,
+    ) -> FoundMessages:
+        """Search the server's log for messages by dedup id or header, oldest first. Safe to cancel.
+
+        A message is found under the id of its send or publish; :meth:`message_history` has its later ids. The server
+        reads the rows of the range of time, some of them a request, and this call makes requests until the end.
+
+        Args:
+            source: name of the queue, or of the topic, to which the messages were sent; None = any of the account,
+                also deleted ones.
+            dedup_id: the id that the producer gave.
+            header: name and value of a header, in place of a dedup id.
+            since: only messages sent at this time or later: a ``datetime`` with a zone, or seconds since 1970. None =
+                of the last 24 hours.
+            until: only messages sent before this time.
+            limit: the search ends with this number of messages.
+
+        Raises:
+            QueueNotFound: neither a queue nor a topic has the name.
+            PermissionDenied: the key has not the role ``read`` for the name; or no name was given, and the key has not
+                all names.
+            InvalidArgument: both a dedup id and a header were given, or neither; or the range of time is empty.
+            UnknownOperation: the server is older.
+        """
+        return await ask_messages(self._channel, source, dedup_id, header, since, until, limit)
 
     async def segments(self, *, after: int = 0, limit: int = 100) -> SegmentPage:
         """Return segments of the server's log by number: rows, times, size, and what keeps each on disk. Safe to

@@ -58,6 +58,7 @@ from cmqd_client.messages.histories import MessageHistory
 from cmqd_client.messages.message_ids import MessageId
 from cmqd_client.messages.outgoing import Outgoing
 from cmqd_client.messages.request_reply import REPLY_TIMEOUT, Reply
+from cmqd_client.messages.searches import FoundMessages
 from cmqd_client.messages.typed_bodies import BodyCodec, BodyFormat, BodyT, PoisonPolicy
 from cmqd_client.pins import LogPin, PinnedSegments, StandingPin
 from cmqd_client.pins import Pins as AsyncPins
@@ -610,6 +611,25 @@ class Client(Synchronous[AsyncClient]):
         :meth:`AsyncClient.message_history`.
         """
         return self.portal.call(lambda: self.asynchronous.message_history(message_id, receipt_handle=receipt_handle))
+
+    def find_messages(
+        self,
+        source: str | None = None,
+        *,
+        dedup_id: str | None = None,
+        header: tuple[str, str] | None = None,
+        since: datetime | float | None = None,
+        until: datetime | float | None = None,
+        limit: int = 20,
+    ) -> FoundMessages:
+        """Search the server's log for messages by dedup id or header, oldest first. See
+        :meth:`AsyncClient.find_messages`.
+        """
+        return self.portal.call(
+            lambda: self.asynchronous.find_messages(
+                source, dedup_id=dedup_id, header=header, since=since, until=until, limit=limit
+            )
+        )
 
     def segments(self, *, after: int = 0, limit: int = 100) -> SegmentPage:
         """Return segments of the server's log by number: rows, times, size, and what keeps each on disk. See

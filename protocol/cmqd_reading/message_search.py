@@ -7,14 +7,13 @@ decoded only if the encoded id, or the encoded header, is among its bytes.
 A search ends after some rows, and says where the next search goes on. So the work and the answer of each are bounded.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from cmqd_reading.events import Event, stored_in
 from cmqd_reading.history_search import Rows, RowsWanted
-from cmqd_segment.manifest import SegmentEntry, SourceName, merge_ranges
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import decode_records
 
@@ -55,9 +54,9 @@ class MessageQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     start_index: int = 0
     """First message within this row, counted as in ``events``."""
 
-    def may_be_of(self, owner: SourceName) -> bool:
+    def may_be_of(self, account: str, source: str) -> bool:
         """Return whether a queue or topic is one to which the messages were sent."""
-        return (not self.account or owner.account == self.account) and (not self.source or owner.name == self.source)
+        return self.account in ("", account) and self.source in ("", source)
 
     def may_lie_between(self, first_ms: int, last_ms: int) -> bool:
         """Return whether rows between two times may have a message of the range of time."""
@@ -107,15 +106,6 @@ class SourceWanted(NamedTuple):
 
 
 MessageSearch: TypeAlias = Generator[RowsWanted | SourceWanted, Any, FoundMessages]
-
-
-def stretches_of(segments: Iterable[SegmentEntry]) -> list[Stretch]:
-    """Return the rows of segments, without segments that have none."""
-    return [
-        Stretch(each.first_lsn, each.last_lsn, each.first_ms, each.last_ms)
-        for each in segments
-        if 0 < each.first_lsn <= each.last_lsn
-    ]
 
 
 def search_messages(query: MessageQuery, stretches: Sequence[Stretch], last_lsn: int) -> MessageSearch:
@@ -173,9 +163,10 @@ class _Search:
         )
 
     def miss(self, first_lsn: int, last_lsn: int) -> None:
-        """Note rows that cannot be read."""
+        """Note rows that cannot be read, behind the rows of earlier calls."""
         if first_lsn <= last_lsn:
-            self._missing = merge_ranges([*self._missing, (first_lsn, last_lsn)])
+            missing = self._missing
+            missing.append((missing.pop()[0] if missing and missing[-1][1] == first_lsn - 1 else first_lsn, last_lsn))
 
     def take(self, expected: int, answer: Rows) -> Generator[SourceWanted, Any, int]:
         """Search the rows of an answer, and return the first row behind them that was not searched."""

@@ -12,6 +12,7 @@ from pyroaring import BitMap64
 
 from cmqd_reading.history_search import HolderWanted, Rows, RowsWanted
 from cmqd_reading.life import Life
+from cmqd_reading.message_search import Stretch
 from cmqd_reading.naming import names_lease, names_message
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.side import SideHistory, SideIds
@@ -151,6 +152,15 @@ class NamedSegments:
             del self._ids[key]
             if (history := self._histories.pop(key, None)) is not None:
                 self._room += _cost(history)
+
+
+def stretches_of(segments: Iterable[SegmentEntry]) -> list[Stretch]:
+    """Return the rows of segments for a search of messages, without segments that have none."""
+    return [
+        Stretch(each.first_lsn, each.last_lsn, each.first_ms, each.last_ms)
+        for each in segments
+        if 0 < each.first_lsn <= each.last_lsn
+    ]
 
 
 class _Searched:

@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cmq_cli.commands.log.history import MAX_FOUND
 from cmq_cli.exitcodes import ExitCode
 from cmqd_client import connect
-from cmqd_log.data_folder.histories import MAX_FOUND, HistoryReader
+from cmqd_log.data_folder.histories import HistoryReader
 from support.client.cmq_runs import Cmq, ThreadedServer
 from support.core.builders import KEY, Rig
 from support.processes.running_broker import RunningBroker
@@ -236,11 +237,37 @@ def test_a_message_that_the_broker_does_not_know_is_not_found(cmq_at: Cmq) -> No
     assert "no readable row of the log tells of message Msg-00000000ffffffff" in " ".join(ran.err.split())
 
 
-def test_a_search_needs_the_files(cmq_at: Cmq) -> None:
-    ran = cmq_at("history", "--dedup-id", "one")
+def test_the_broker_finds_messages_by_dedup_id_and_header(cmq_at: Cmq) -> None:
+    assert cmq_at("queue", "create", "orders").code == ExitCode.OK
+    sent = cmq_at("send", "orders", "x", "--header", "order=4711", "--dedup-id", "order-4711", "--output", "json")
+    (message,) = sent.json["ids"] if "ids" in sent.json else [sent.json["id"]]
 
-    assert ran.code == ExitCode.USAGE
-    assert "give --path" in ran.err
+    for words in (("--header", "order=4711", "--queue", "orders"), ("--dedup-id", "order-4711")):
+        (found,) = cmq_at("history", *words, "--output", "json").json
+        assert (found["id"], found["events"][0]["kind"]) == (message, "sent")
+        ran = cmq_at("history", *words)
+        assert (ran.code, "sent, 1 byte, by " in ran.out) == (ExitCode.OK, True), ran.err
+    for words, text in (
+        (("--header", "order=4712", "--queue", "orders"), "has the header order=4712; --from searches older messages"),
+        (("--header", "order=4711", "--queue", "orders", "--to", "2023-11-14T22:00:00Z"), "has the header order=4711"),
+        (("--dedup-id", "order-4712"), "has the dedup id 'order-4712'"),
+        (("--header", "order=4711", "--queue", "absent"), "queue 'absent' does not exist"),
+    ):
+        ran = cmq_at("history", *words)
+        assert (ran.code, ran.out, text in " ".join(ran.err.split())) == (ExitCode.NOT_FOUND, "", True), ran.err
+    ran = cmq_at("history", "--dedup-id", "order-4711", "--account", "shop")
+    assert (ran.code, "--account needs --path" in ran.err) == (ExitCode.USAGE, True)
+
+
+def test_a_search_of_the_broker_ends_with_twenty_messages(cmq_at: Cmq) -> None:
+    assert cmq_at("queue", "create", "orders").code == ExitCode.OK
+    lines = ("send", "orders", "--lines", "--header", "customer=7")
+    assert cmq_at(*lines, stdin=b"x\n" * (MAX_FOUND + 1)).code == ExitCode.OK
+
+    ran = cmq_at("history", "--header", "customer=7", "--queue", "orders", "--output", "json")
+
+    assert len(ran.json) == MAX_FOUND
+    assert "the search ended with 20 messages" in ran.err
 
 
 def test_the_clients_of_a_live_log_and_of_a_sealed_log_are_named(cmq: Cmq, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cmqd_client import TopicInfo as ClientTopicInfo
 from cmqd_client import accounts, results, schedules, topic
 from cmqd_client.administration import audit, inspection, segments
 from cmqd_client.administration.queue_summaries import QueueSummaryPage
-from cmqd_client.messages import histories
+from cmqd_client.messages import histories, searches
 from cmqd_client.subscription import DeliveriesDone, QueueSubscriptionPage, SubscriptionPage
 from cmqd_client.subscription import RotatedSecret as ClientRotatedSecret
 from cmqd_client.topics import delivery_reports, filter_tests
@@ -178,6 +178,21 @@ class HistoryPlace(Reply, frozen=True, kw_only=True):
 @view(histories.MessageHistory, without=("life",))
 class MessageHistory(Reply, frozen=True, kw_only=True):
     """The life of a message, as far as the readable rows of the log tell it."""
+
+
+@view(searches.FoundMessage, texts=("lsn",))
+class FoundMessage(Reply, frozen=True, kw_only=True):
+    """A message that a search found."""
+
+
+@view(searches.MissingRows, texts=("first_lsn", "last_lsn"))
+class MissingRows(Reply, frozen=True, kw_only=True):
+    """Rows of the log that were reclaimed or lost; messages in them are not known."""
+
+
+@view(searches.FoundMessages)
+class FoundMessages(Reply, frozen=True, kw_only=True):
+    """The messages that a search found, oldest first."""
 
 
 class VisibilityChanged(Reply, frozen=True, kw_only=True):

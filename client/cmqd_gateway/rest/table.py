@@ -87,6 +87,13 @@ OPERATIONS: tuple[Operation[Any, Any, Any], ...] = (
     ),
     Operation(f"GET {_QUEUE}/messages", "messages", "Look at messages", messages.peek_messages),
     Operation(
+        "GET /messages",
+        "messages",
+        "Find messages by dedup id or header",
+        messages.find_messages,
+        problems=("queue_not_found",),
+    ),
+    Operation(
         "GET /messages/{message}/history",
         "messages",
         "The life of a message",

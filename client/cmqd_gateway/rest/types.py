@@ -502,6 +502,25 @@ class AuditQuery(Request, frozen=True, kw_only=True):
     limit: Annotated[Count, Meta(description="Most entries of the page, 1-1,000.")] = 100
 
 
+class MessageQuery(Request, frozen=True, kw_only=True):
+    """The messages that a search finds: by dedup id or by a header."""
+
+    source: Annotated[
+        str | None,
+        Meta(description="Queue or topic to which the messages were sent; null = any of the account."),
+    ] = None
+    dedup_id: Annotated[str | None, Meta(description="The id that the producer gave.")] = None
+    header: Annotated[
+        str | None,
+        Meta(description="A header, as `name=value`, in place of a dedup id.", examples=["order=4711"]),
+    ] = None
+    since: Annotated[
+        Moment | None, Meta(description="Only messages sent at this time or later; null = of the last 24 hours.")
+    ] = None
+    until: Annotated[Moment | None, Meta(description="Only messages sent before this time.")] = None
+    limit: Annotated[Count, Meta(description="Most messages of the answer, 1-1,000.")] = 20
+
+
 class SegmentQuery(Request, frozen=True, kw_only=True):
     """The page of a list of segments."""
 

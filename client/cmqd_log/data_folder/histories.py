@@ -32,8 +32,8 @@ from cmqd_reading.history_search import (
     search_place,
 )
 from cmqd_reading.life_events import MAX_EVENTS
-from cmqd_reading.message_search import FoundMessages, MessageQuery, SourceWanted, search_messages, stretches_of
-from cmqd_reading.named_segments import NamedSegments
+from cmqd_reading.message_search import FoundMessages, MessageQuery, SourceWanted, search_messages
+from cmqd_reading.named_segments import NamedSegments, stretches_of
 from cmqd_segment.checkpoint import ActorsSlice, QueueSlice, ScheduleSlice, SubscriptionSlice, TopicSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.manifest import SegmentEntry
@@ -45,8 +45,6 @@ from cmqd_types.histories import MessageHistory
 from cmqd_types.messages import printed_id
 from cmqd_types.shards import SHARD_SHIFT
 
-MAX_FOUND = 20
-"""Messages that a search by dedup id or header finds; the search ends there."""
 ACCOUNTS_FILE = "accounts.json"
 _NAMED_SLICES = frozenset(map(tag_number, (QueueSlice, TopicSlice, SubscriptionSlice, ScheduleSlice, ActorsSlice)))
 
@@ -203,6 +201,7 @@ class HistoryReader:
         account: str = "",
         from_ms: int | None = None,
         to_ms: int | None = None,
+        limit: int = 20,
     ) -> list[int]:
         """Return the ids of messages with a dedup id or with the value of a header, oldest first.
 
@@ -213,6 +212,7 @@ class HistoryReader:
             account: the account of the queue; empty = any.
             from_ms: only messages sent at or after this time.
             to_ms: only messages sent before this time.
+            limit: the search ends with this number of messages.
 
         Raises:
             NoMessageError: no readable row has a message of this kind.
@@ -222,18 +222,16 @@ class HistoryReader:
         query = MessageQuery(dedup_id, header, from_ms=from_ms or 0, to_ms=to_ms)
         stretches = stretches_of(self._view.extents)
         found: list[int] = []
-        while len(found) < MAX_FOUND:
+        while len(found) < limit:
             part: FoundMessages = self._searched(search_messages(query, stretches, self._view.hi), wanted)
             found += [message.message_id for message in part.messages]
             if not part.next_lsn:
                 break
             query = msgspec.structs.replace(query, start_lsn=part.next_lsn, start_index=part.next_index)
-        if len(found) >= MAX_FOUND:
-            return found[:MAX_FOUND]
         if not found:
             asked = f"the dedup id {dedup_id!r}" if header is None else f"{header[0]}={header[1]!r} as a header"
             raise NoMessageError(f"no message in the readable rows of {self._path} has {asked}{self._gone()}")
-        return found
+        return found[:limit]
 
     def _ids_of(self, name: str, account: str) -> frozenset[int]:
         """Return the ids of the queues and topics of a name, of deleted ones too."""

@@ -98,7 +98,7 @@ def _reader(operation: Operation[..., Any]) -> Callable[[Any], list[str]]:
     fields = operation.names.split()
     if operation.request is wire.CreateTopic:
         return lambda request: [cut_topic_name(request.topic)]
-    if len(fields) == 1:
+    if len(fields) == 1 and not operation.every_name:  # the others have a field that may be null
         (field,) = fields
         return lambda request: [getattr(request, field)]
     own = [field for field in fields if "." not in field]

@@ -39,9 +39,8 @@ from cmqd_reading.message_search import (
     MessageSearch,
     SourceWanted,
     search_messages,
-    stretches_of,
 )
-from cmqd_reading.named_segments import NamedSegments
+from cmqd_reading.named_segments import NamedSegments, stretches_of
 from cmqd_segment.manifest import SegmentEntry, SourceName, merge_ranges
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.rows import meta_checksum
@@ -142,7 +141,8 @@ class HistoryReads:
                 case SourceWanted(source_id):
                     # Unsealed rows may be of queues that the loop process alone knows. It looks at the answer.
                     assert query is not None
-                    answer = all(map(query.may_be_of, await self._owners([source_id])))
+                    owners = await self._owners([source_id])
+                    answer = all(query.may_be_of(owner.account, owner.name) for owner in owners)
                 case RowsWanted():
                     answer = await reading.rows(wanted)
             # The rows of the answer take up to a millisecond. Control frames have their turn before.

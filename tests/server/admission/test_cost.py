@@ -82,6 +82,7 @@ def special_values(full: FullBroker) -> dict[type[wire.Request], dict[str, Any]]
         wire.GetRedrive: {"queue": "dead"},
         wire.DeadLetterMessages: {"queue": "source-0", "receipt_handles": full.handles["source-0"]},
         wire.GetMessageHistory: {"message_id": full.published_ids[1]},
+        wire.FindMessages: {"source": "full", "header": ("name" * 2048, "value" * 1638)},
         wire.PeekMessages: {"states": ["active", "in_flight", "delayed", "rewindable"]},
         wire.ListQueues: {"search": "queue-"},
         wire.ListAllQueues: {"search": "queue-"},
@@ -239,6 +240,6 @@ async def test_no_operation_runs_many_lines_between_two_looks_at_the_timer(full:
         assert not measured.refused
         assert not measured.too_large
         assert measured.arguments.largest <= MAX_ARGUMENT, measured.arguments.place
-    # The log in memory has no sealed segments, so their list needs no slice. A history is read by the log.
+    # The log in memory has no sealed segments, so their list needs no slice. Histories and searches read the log.
     sliced = {kind.__name__ for kind, operation in OPERATIONS.items() if operation.cost is Cost.SLICED}
-    assert costs.sliced == sliced - {"ListSegments", "GetMessageHistory"}
+    assert costs.sliced == sliced - {"ListSegments", "GetMessageHistory", "FindMessages"}

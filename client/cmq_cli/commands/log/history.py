@@ -9,9 +9,16 @@ from cmq_cli.histories import show_history
 from cmq_cli.options import CurrentSession, DataPath, Moment
 from cmq_cli.otlp import export_waits
 from cmq_cli.spark import as_typed
+from cmq_cli.values import show_time
 from cmqd_client.messages.message_ids import id_number
+from cmqd_client.messages.searches import FoundMessages
 from cmqd_log.errors import CmqdSourceError
 from cmqd_types.histories import MessageHistory
+
+MAX_FOUND = 20
+"""Messages that a search by dedup id or header finds; the search ends there."""
+MAX_RANGES = 3
+"""Ranges of missing rows that a warning lists."""
 
 
 async def history(
@@ -30,26 +37,28 @@ async def history(
 ) -> None:
     """Show what happened to a message: sent, received, deleted, dead-lettered, redriven, expired and so on.
 
-    The broker reads its log; with --path the files are read without the broker, which may be running. The message is
-    followed over queues, from a publish to its copies, and from a half message to its commit. Rows that were reclaimed
+    The broker reads its log; with --path the files are read without the broker, which may be running. A message is
+    found by its id, by a receipt handle, by its dedup id or by a header. It is followed over queues, from a publish to its copies, and from a half message to its commit. Rows that were reclaimed
     are named where they are missing; the setting keep_history_ms of the server keeps the rows of consumed messages.
 
-    Example: cmq history Msg-0000000000001f41
+    Examples: cmq history Msg-0000000000001f41
+    cmq history --header order=4711 --queue orders
 
     Parameters
     ----------
     message
         The id of the message, or a receipt handle under which it was received.
     dedup_id
-        In place of an id: the dedup id that the producer gave; needs --path.
+        In place of an id: the dedup id that the producer gave.
     header
-        In place of an id: a header of the message, name=value; needs --queue and --path.
+        In place of an id: a header of the message, name=value; needs --queue.
     queue
         The queue or topic to which the message was sent, for a search by dedup id or header.
     account
-        The account of the queue, for a search.
+        The account of the queue, for a search with --path.
     from_
-        For a search: only messages sent at or after this time.
+        For a search: only messages sent at or after this time. Default: the broker searches the last 24 hours, and
+        --path all rows.
     to
         For a search: only messages sent before this time.
     otlp
@@ -61,8 +70,8 @@ async def history(
     name, is_pair, value = header.partition("=")
     if header and not (name and is_pair and queue):
         raise CommandFailed("--header needs a name and a value, as order=4711, and --queue", ExitCode.USAGE)
-    if not path and not message:
-        raise CommandFailed("a search by --dedup-id or --header reads the files: give --path", ExitCode.USAGE)
+    if account and not path:
+        raise CommandFailed("--account needs --path; the broker searches the account of the key", ExitCode.USAGE)
     is_cut = False
     if path:
         histories, is_cut = _read(
@@ -75,11 +84,27 @@ async def history(
             from_ms=None if from_ is None else round(from_.timestamp() * 1000),
             to_ms=None if to is None else round(to.timestamp() * 1000),
         )
-    else:
+    elif message:
         handle = int(message) if message.isdecimal() else None
         async with session.client() as client:
-            found = await client.message_history("" if handle is not None else message, receipt_handle=handle)
-        histories = [found.life]
+            history_of = await client.message_history("" if handle is not None else message, receipt_handle=handle)
+        histories = [history_of.life]
+    else:
+        async with session.client() as client:
+            found = await client.find_messages(
+                queue or None,
+                dedup_id=dedup_id or None,
+                header=(name, value) if header else None,
+                since=from_,
+                until=to,
+                limit=MAX_FOUND,
+            )
+            if found.missing:
+                session.output.warning(_missing(found))
+            if not found.messages:
+                raise CommandFailed(_no_message(found, dedup_id, header), ExitCode.NOT_FOUND)
+            histories = [(await client.message_history(each.id)).life for each in found]
+        is_cut = found.is_cut
     show_history(session.output, histories)
     if otlp:
         session.output.remark(f"{export_waits(histories, otlp)} spans were written to {otlp}")
@@ -87,17 +112,31 @@ async def history(
         session.output.warning(f"the search ended with {len(histories)} messages; --from and --to make it narrower")
 
 
+def _missing(found: FoundMessages) -> str:
+    rows = ", ".join(
+        f"{each.first_lsn}" if each.first_lsn == each.last_lsn else f"{each.first_lsn} to {each.last_lsn}"
+        for each in found.missing[:MAX_RANGES]
+    )
+    more = f" and {len(found.missing) - MAX_RANGES} more ranges" if len(found.missing) > MAX_RANGES else ""
+    return f"rows {rows}{more} of the log are reclaimed or lost; messages in them are not found"
+
+
+def _no_message(found: FoundMessages, dedup_id: str, header: str) -> str:
+    asked = f"the header {header}" if header else f"the dedup id {dedup_id!r}"
+    return f"no message sent since {show_time(found.from_time)} has {asked}; --from searches older messages"
+
+
 def _read(path: str, message: str, **search: Any) -> tuple[list[MessageHistory], bool]:
     """Read histories from files: of a message, else of those that a search finds. True = there may be more."""
     # The side files of segments need pyroaring, which other commands start without.
-    from cmqd_log.data_folder.histories import MAX_FOUND, HistoryReader, NoMessageError
+    from cmqd_log.data_folder.histories import HistoryReader, NoMessageError
 
     try:
         reader = HistoryReader(path)
         if message:
             ids = [reader.id_of_handle(int(message)) if message.isdecimal() else id_number(message)]
         else:
-            ids = reader.search(**search)
+            ids = reader.search(**search, limit=MAX_FOUND)
         return [reader.history(each) for each in ids], len(ids) == MAX_FOUND
     except NoMessageError as error:
         raise CommandFailed(str(error), ExitCode.NOT_FOUND) from error

@@ -15,6 +15,7 @@ from cmqd_gateway.rest.operation import Call
 from cmqd_gateway.rest.problems import ProblemError, invalid, problem_of
 from cmqd_gateway.rest.replies import (
     CopyOf,
+    FoundMessages,
     HandleResult,
     HandleResults,
     MessageHistory,
@@ -32,6 +33,7 @@ from cmqd_gateway.rest.types import (
     ChangeVisibility,
     HandleRequest,
     HandlesRequest,
+    MessageQuery,
     NewHalfMessage,
     NewMessage,
     Nothing,
@@ -46,6 +48,9 @@ from cmqd_gateway.rest.types import (
 )
 
 MESSAGE_ID = re.compile("Msg-[0-9a-f]{16}")
+
+MAX_FOUND = 1_000
+"""Messages of the answer of a search."""
 
 
 async def send_message(call: Call[Nothing, SendMessage]) -> Sent:
@@ -273,6 +278,30 @@ async def get_message_history(call: Call[Nothing, Nothing]) -> MessageHistory:
     are missing.
     """
     return MessageHistory.of(await call.client.message_history(message_id_of(call)))
+
+
+async def find_messages(call: Call[MessageQuery, Nothing]) -> FoundMessages:
+    """Search the log for messages by dedup id or header, oldest first. A key with name patterns names the queue or topic.
+
+    Nothing indexes headers: the broker reads the rows of the range of time, in steps beside its other work. A message
+    is found under the id of its send or publish; its history has the later ids. Rows of the range of time that were
+    reclaimed are named.
+    """
+    query = call.query
+    name, is_pair, value = (query.header or "").partition("=")
+    if query.header is not None and not is_pair:
+        raise invalid("header", "header has no `=`; give name and value, as order=4711")
+    if not 1 <= query.limit <= MAX_FOUND:
+        raise invalid("limit", f"limit is {query.limit}; the range is 1 to {MAX_FOUND:,}")
+    found = await call.client.find_messages(
+        query.source,
+        dedup_id=query.dedup_id,
+        header=(name, value) if query.header is not None else None,
+        since=query.since,
+        until=query.until,
+        limit=query.limit,
+    )
+    return FoundMessages.of(found)
 
 
 def message_id_of(call: Call[Any, Any]) -> str:
