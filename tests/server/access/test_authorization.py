@@ -20,7 +20,8 @@ ROLE_OF: dict[str, str] = {
         "send": "send_messages publish_messages send_half_messages end_transactions register_checker"
         " unregister_checker",
         "consume": "receive_messages delete_messages change_visibility release_messages dead_letter_messages",
-        "read": "peek_messages get_message_history find_messages list_queues list_queue_summaries preview_rewind get_queue_attributes"
+        "read": "peek_messages get_message_history find_messages list_queues list_queue_summaries preview_rewind"
+        " get_queue_attributes"
         " list_dead_letter_sources get_redrive list_topics"
         " get_topic_attributes list_subscriptions get_subscription peek_deliveries get_message_deliveries"
         " match_subscriptions list_queue_subscriptions"

@@ -37,12 +37,11 @@ async def history(
 ) -> None:
     """Show what happened to a message: sent, received, deleted, dead-lettered, redriven, expired and so on.
 
-    The broker reads its log; with --path the files are read without the broker, which may be running. A message is
-    found by its id, by a receipt handle, by its dedup id or by a header. It is followed over queues, from a publish to its copies, and from a half message to its commit. Rows that were reclaimed
+    The broker reads its log; with --path the files are read without the broker, which may be running. The message is
+    followed over queues, from a publish to its copies, and from a half message to its commit. Rows that were reclaimed
     are named where they are missing; the setting keep_history_ms of the server keeps the rows of consumed messages.
 
-    Examples: cmq history Msg-0000000000001f41
-    cmq history --header order=4711 --queue orders
+    Example: cmq history --header order=4711 --queue orders
 
     Parameters
     ----------

@@ -281,7 +281,7 @@ async def get_message_history(call: Call[Nothing, Nothing]) -> MessageHistory:
 
 
 async def find_messages(call: Call[MessageQuery, Nothing]) -> FoundMessages:
-    """Search the log for messages by dedup id or header, oldest first. A key with name patterns names the queue or topic.
+    """Search the log for messages by dedup id or header, oldest first. A key with name patterns names a queue or topic.
 
     Nothing indexes headers: the broker reads the rows of the range of time, in steps beside its other work. A message
     is found under the id of its send or publish; its history has the later ids. Rows of the range of time that were

@@ -60,6 +60,28 @@ async def check_get_message_history(rest: RestCalls) -> None:
     assert (await rest.refused("get_message_history", message="Msg-0010000000000001")).name == "invalid_argument"
 
 
+@checks("find_messages")
+async def check_find_messages(rest: RestCalls) -> None:
+    body = {"body": "a", "headers": {"order": "4711"}, "dedup_id": "order-4711"}
+    sent = await rest.ok("send_message", queue="orders", body=body)
+    for query in ({"header": "order=4711"}, {"dedup_id": "order-4711"}, {"header": "order=4711", "source": "orders"}):
+        found = await rest.ok("find_messages", query=query)
+        assert [(message.id, message.source) for message in found.messages] == [(sent.id, "orders")]
+        assert (found.missing, found.is_cut) == ([], False)
+    assert (await rest.ok("find_messages", query={"header": "order=", "since": "2023-01-01T00:00:00Z"})).messages == []
+    absent = await rest.refused("find_messages", query={"header": "order=4711", "source": "absent"})
+    assert (absent.status, absent.name) == (404, "queue_not_found")
+    for query, field in (
+        ({"header": "order"}, "header"),
+        ({"header": "order=4711", "limit": 0}, "limit"),
+        ({"header": "order=4711", "limit": 1_001}, "limit"),
+        ({"header": "order=4711", "dedup_id": "order-4711"}, "dedup_id"),
+        ({}, "dedup_id"),
+    ):
+        refused = await rest.refused("find_messages", query=query)
+        assert (refused.status, refused.field) == (400, field), query
+
+
 @checks("peek_messages")
 async def check_peek_messages(rest: RestCalls) -> None:
     await received(rest)
