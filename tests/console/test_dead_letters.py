@@ -154,6 +154,28 @@ def test_a_message_of_a_queue_leads_to_its_life(page: Page, account: Account, vi
     assert page.url.endswith(f"/message-history?message={sent.id}")
 
 
+def test_messages_are_found_by_a_header(page: Page, account: Account, visits: Visits) -> None:
+    orders = account.client.ensure_queue("orders")
+    headers = [{"order": "4711"}, {"customer": "7"}, {"customer": "7"}]
+    first, *others = [orders.send(b"one espresso", headers=each).id for each in headers]
+    page.goto(f"{visits.broker.console}message-history")
+    field, button = page.get_by_label("Message id, or a header"), page.get_by_role("button", name="Show history")
+
+    field.fill("order=4711")
+    button.click()
+    expect(page.get_by_role("table", name="Where the message is")).to_contain_text(first)
+    field.fill("customer=7")
+    button.click()
+    found = page.get_by_role("table", name="Find a message")
+    expect(found.get_by_role("row")).to_have_count(3)
+    found.get_by_role("button", name=others[1]).click()
+    expect(page.get_by_role("table", name="Where the message is")).to_contain_text(others[1])
+    field.fill("customer=8")
+    button.click()
+    expect(page.get_by_text("No message has this header.")).to_be_visible()
+    expect(page.get_by_role("table")).to_have_count(0)
+
+
 def test_a_wrong_and_an_unknown_id_are_said_in_words(page: Page, account: Account, visits: Visits) -> None:
     page.goto(f"{visits.broker.console}message-history")
     field = page.get_by_label("Message id")

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from cmqd_client import Client
-from cmqd_client.errors import InvalidArgument, MessageNotFound
+from cmqd_client.errors import InvalidArgument, MessageNotFound, QueueNotFound
 from cmqd_types.actors import StatedClient
 from cmqd_types.histories import LifeKind
 
@@ -57,3 +57,26 @@ async def test_a_message_that_no_row_tells_of_is_not_found(client: Client) -> No
         await client.message_history()
     with pytest.raises(ValueError, match="message id"):
         await client.message_history("12")
+
+
+async def test_messages_are_found_by_header_and_dedup_id(client: Client) -> None:
+    queue = await client.ensure_queue("orders")
+    first = await queue.send(b"abc", headers={"order": "4711"}, dedup_id="order-4711")
+    others = [(await queue.send(b"x", headers={"customer": "7"})).id for _ in range(5)]
+
+    found = await client.find_messages("orders", header=("order", "4711"))
+
+    (message,) = found
+    assert (message.id, message.source, found.missing, found.is_cut) == (first.id, "orders", [], False)
+    assert found.from_time >= message.sent_time - timedelta(hours=24)
+    assert [each.id for each in await client.find_messages(dedup_id="order-4711")] == [first.id]
+    cut = await client.find_messages(header=("customer", "7"), limit=3)
+    assert ([each.id for each in cut], cut.is_cut) == (others[:3], True)
+    assert len(await client.find_messages(header=("customer", "7"), since=message.sent_time)) == 5
+    assert not len(await client.find_messages(header=("customer", "7"), until=found.from_time))
+    with pytest.raises(QueueNotFound):
+        await client.find_messages("absent", dedup_id="a")
+    with pytest.raises(InvalidArgument, match="give one of them"):
+        await client.find_messages("orders")
+    with pytest.raises(ValueError, match="limit is 0"):
+        await client.find_messages(dedup_id="a", limit=0)

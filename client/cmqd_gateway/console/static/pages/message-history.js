@@ -17,35 +17,49 @@ addTexts(texts);
 addTexts(queueTexts);
 
 const ID = /^Msg-[0-9a-f]{16}$/;
+/** Name and value of a header. */
+const HEADER = /^[^=]+=/;
 /** Names of topics: these events stand in a topic, and not in a queue. */
 const OF_TOPICS = new Set(['published', 'delivered', 'delivery_failed', 'delivery_dropped']);
 /** The name of a queue or topic that the key may not see. */
 const HIDDEN = '(hidden)';
 
 export function page({ query, update, signal }) {
-  const state = { id: query.get('message') ?? '', fault: null, history: null, error: null, isBusy: false };
+  const state = { id: query.get('message') ?? '', fault: null, found: null, history: null, error: null, isBusy: false };
 
   async function load() {
     const id = state.id.trim();
     replaceQuery({ message: id });
-    state.fault = ID.test(id) ? null : t('history.wrong');
+    state.fault = ID.test(id) || HEADER.test(id) ? null : t('history.wrong');
     if (state.fault) {
       update();
       return;
     }
-    await read(id);
+    state.found = null;
+    await (ID.test(id) ? read(id) : search(id));
   }
 
   async function read(id) {
+    await ask(async () => ({ history: await api.get(`/messages/${segment(id)}/history`, {}, { signal }) }));
+  }
+
+  async function search(header) {
+    await ask(async () => ({ found: await api.get('/messages', { header }, { signal }), history: null }));
+    if (state.found?.messages.length === 1 && !state.error) {
+      await read(state.found.messages[0].id);
+    }
+  }
+
+  async function ask(request) {
     state.isBusy = true;
     update();
     try {
-      Object.assign(state, { history: await api.get(`/messages/${segment(id)}/history`, {}, { signal }), error: null });
+      Object.assign(state, await request(), { error: null });
     } catch (error) {
       if (signal.aborted) {
         return;
       }
-      Object.assign(state, { error, history: null });
+      Object.assign(state, { error, found: null, history: null });
     }
     state.isBusy = false;
     update();
@@ -64,6 +78,7 @@ export function page({ query, update, signal }) {
       ${pageHead({ title: t('history.title'), actions })}
       <p class="soft page-intro">${t('history.intro')}</p>
       ${card(t('history.find'), html`<div class="stack">${form()} ${problem(state.error)}</div>`)}
+      ${state.found ? foundView(state.found, read) : nothing}
       ${state.history ? html`${placesView(state.history)} ${eventsView(state.history)}` : nothing}
     </div>`;
   }
@@ -94,6 +109,26 @@ export function page({ query, update, signal }) {
   }
 
   return { title: () => t('history.title'), view };
+}
+
+function foundView(found, read) {
+  const columns = [
+    { title: t('history.sent'), cell: (message) => time(message.sent_time) },
+    { title: t('history.queue'), cell: (message) => message.source },
+    {
+      title: t('ui.message'),
+      cell: (message) => html`<button class="quiet small message-id" @click=${() => read(message.id)}>${message.id}</button>`,
+    },
+  ];
+  const rows = found.missing.map(({ first_lsn: first, last_lsn: last }) => t('history.rows', { first, last }));
+  return card(
+    t('history.found', { time: time(found.from_time) }),
+    html`${rows.length > 0 ? html`<p class="soft">${t('history.missing', { rows: rows.join(', ') })}</p>` : nothing}
+      ${found.is_cut ? html`<p class="soft">${t('history.cut', { count: count(found.messages.length) })}</p>` : nothing}
+      ${found.messages.length > 0
+        ? table({ label: t('history.find'), columns, rows: found.messages, rowKey: (message) => message.id })
+        : html`<p>${t('history.none')}</p>`}`,
+  );
 }
 
 function placesView(history) {
