@@ -129,10 +129,9 @@ async def test_a_row_that_began_before_the_end_of_the_range_is_searched(open_rig
 async def test_an_answer_is_full_within_a_row_and_the_next_one_goes_on_there(open_rig: OpenRig) -> None:
     rig = await open_rig()
     count = MAX_FOUND * 2 + 5
+    headers: list[Headers | None] = [None if place % 2 else ORDER for place in range(count)]
     for first in (0, count):
-        record = MessagesSent(
-            1, first, FIRST_ID + first, NOW_MS, [1] * count, headers=[ORDER, {}] * (count // 2) + [ORDER]
-        )
+        record = MessagesSent(1, first, FIRST_ID + first, NOW_MS, [1] * count, headers=headers)
         await store(rig, record, bodies=count)
 
     query = MessageQuery(header=("order", "4711"))
