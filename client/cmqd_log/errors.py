@@ -5,7 +5,8 @@ CmqdSourceError
 │   └── UnknownNameError  the log has no account, queue or topic of the given name
 ├── FolderError         the data folder cannot be read; check its broker, or its copy
 │   ├── NewerFolderError  a newer cmqd wrote the folder; no file is damaged
-│   └── OtherLogError     the position or journal belongs to a different log
+│   ├── OtherLogError     the position or journal belongs to a different log
+│   └── BehindError       the folder is a copy that lacks rows which a position names; wait for the rows
 └── DataLossError       requested rows were reclaimed or lost; ask for later rows, or set failOnDataLoss=false
     ├── SegmentReclaimedError   the broker dropped a segment after a plan named it and before it was opened
     └── UnknownOutcomeError     rows that tell how messages left their queues were reclaimed or lost
@@ -65,6 +66,10 @@ class NewerFolderError(FolderError):
 
 class OtherLogError(FolderError):
     """The folder does not hold the log of the position or journal; no row was read."""
+
+
+class BehindError(FolderError):
+    """The folder is a copy that ends before the position of a reader of the same log; no row was read."""
 
 
 class DataLossError(CmqdSourceError):

@@ -15,6 +15,8 @@
 | ``includeActive`` | also unsealed rows; needs the folder of the same machine | ``false`` |
 | ``clients`` | of a mode: fill ``received_by`` and ``left_by``, which needs all rows | ``false`` |
 | ``minPartitions`` | segments are split into at least this number of parts | 1 |
+| ``allowNewSelection`` | of a stream: go on under a checkpoint of another selection | ``false`` |
+| ``waitForRows`` | of a stream: seconds to wait for rows that a copy lacks | 0 |
 | ``failOnDataLoss`` | fail if requested rows are gone | ``true`` |
 | ``batchRows`` | messages in an Arrow batch, about | 8192 |
 | ``storageOptions`` | of a URL: a JSON object of arguments for its fsspec file system | |
@@ -40,6 +42,7 @@ LAST_LSN = (1 << 63) - 1
 DEFAULT_BATCH_ROWS = 8192
 MAX_BATCH_ROWS = 1 << 20
 MAX_PARTITIONS = 100_000
+MAX_WAIT_S = 3_600
 
 
 class Mode(StrEnum):
@@ -76,6 +79,9 @@ class Options:
     clients: bool = False
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    allow_new_selection: bool = False
+    wait_for_rows: int = 0
+    """Seconds."""
     batch_rows: int = DEFAULT_BATCH_ROWS
     cache_folder: str = ""
     max_messages: int = 0
@@ -138,6 +144,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
         clients=flag(values, "clients", False),
         min_partitions=whole(values, "minPartitions", 1, 1, MAX_PARTITIONS),
         fail_on_data_loss=flag(values, "failOnDataLoss", True),
+        allow_new_selection=flag(values, "allowNewSelection", False),
+        wait_for_rows=whole(values, "waitForRows", 0, 0, MAX_WAIT_S),
         batch_rows=whole(values, "batchRows", DEFAULT_BATCH_ROWS, 1, MAX_BATCH_ROWS),
         cache_folder=values.get("cachefolder", ""),
         max_messages=whole(values, "maxMessagesPerTrigger", 0, 1, LAST_LSN),
@@ -176,6 +184,8 @@ _NAMES = (
     "clients",
     "minPartitions",
     "failOnDataLoss",
+    "allowNewSelection",
+    "waitForRows",
     "batchRows",
     "cacheFolder",
     "maxMessagesPerTrigger",

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cmqd_log.errors import OptionError
+from cmqd_log.errors import CmqdSourceError, OptionError
 from cmqd_log.options import Options, parse_options
 from cmqd_log.schema import COLUMNS, OF_THE_LOG
 from pyspark_cmqd.reading.columns import check_columns
@@ -35,7 +35,7 @@ from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyspark_cmqd.reading.stream import CmqdStreamReader
+    from pyspark_cmqd.reading.stream import CmqdStreamReader, RefusedStream
     from pyspark_cmqd.sending.sink import BatchSink, StreamSink
 
 
@@ -97,15 +97,14 @@ class CmqdDataSource(DataSource):
         """
         return CmqdReader(parse_options(self._given(schema)), schema)
 
-    def streamReader(self, schema: StructType) -> "CmqdStreamReader":
-        """Return the reader of a stream.
+    def streamReader(self, schema: StructType) -> "CmqdStreamReader | RefusedStream":
+        """Return the reader of a stream; of options that cannot be used, a reader whose calls raise OptionError."""
+        from pyspark_cmqd.reading.stream import CmqdStreamReader, RefusedStream
 
-        Raises:
-            OptionError: an option cannot be used.
-        """
-        from pyspark_cmqd.reading.stream import CmqdStreamReader
-
-        return CmqdStreamReader(parse_options(self._given(schema)), schema)
+        try:
+            return CmqdStreamReader(parse_options(self._given(schema)), schema)
+        except CmqdSourceError as error:
+            return RefusedStream(error)
 
     def _given(self, schema: StructType) -> Mapping[str, str]:
         """Return the options of a read, with the options of the table if a table is read."""

@@ -11,6 +11,7 @@ of the broker. Between two batches no file is held open.
 # pyright: reportUnknownVariableType=false
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,17 @@ from cmqd_log.data_folder.catalog import Catalog, checkpointed, follow
 from cmqd_log.data_folder.folder import Folder, open_folder
 from cmqd_log.data_folder.plan import View, gathered, is_choosing, wanted_ids
 from cmqd_log.data_folder.positions import Offset, check_offset, offset_at
-from cmqd_log.errors import DataLossError, OptionError, OtherLogError, UnknownNameError
+from cmqd_log.data_folder.selections import check_selection, selection_of, warn_unnamed
+from cmqd_log.errors import (
+    BehindError,
+    CmqdSourceError,
+    DataLossError,
+    OptionError,
+    OtherLogError,
+    UnknownNameError,
+)
 from cmqd_log.options import Mode, Options
+from cmqd_log.reading.lag import lag_of
 from cmqd_log.reading.planning import (
     check_loss,
     check_start,
@@ -40,11 +50,14 @@ from cmqd_log.reading.planning import (
     plan_range,
     unknown_name,
 )
+from cmqd_types.sentences import counted
 from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+WAIT_STEP_S = 0.5
 
 _log = logging.getLogger("pyspark_cmqd")
 
@@ -74,7 +87,10 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """View of :meth:`latestOffset`, kept for the rest of the trigger: the folder is read once."""
         self._has_warned = False
         """True after the warning about an offset that does not name its log."""
+        self._has_warned_selection = False
         self._has_checked_names = False
+        self._end_lsn: int | None = None
+        """Last row of the batch that was planned last."""
 
     # ------------------------------------------------------------------ positions
 
@@ -90,26 +106,34 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.starting_ms is not None:
             # Later batches check their own rows.
             check_loss(view, self.options, missing_rows(view, self.options))
-        return offset_at(view, first_offset(view, self.options))
+        return self._offset(view, first_offset(view, self.options))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the last row of the next batch: as far as the limit allows, and at least a row, if there are rows.
 
         Raises:
+            OptionError: the position belongs to another selection.
             OtherLogError: the query is beyond the end of the log, or at a row of a different log. Without the error the
                 query would wait until the log reaches its position, and so leave rows out.
+            BehindError: the query is beyond the end of a copy of its log.
         """
-        self._seen = view = self._view()
         starting = self.options.starting_lsn
         above = int(start["lsn"])
-        if above > view.hi and not (isinstance(starting, int) and above == starting - 1):
-            raise self._another_log(above, view)
+        is_to_come = isinstance(starting, int) and above == starting - 1
+        self._seen = view = self._view() if is_to_come else self._view_with(start)
         is_proven = self._is_proven(view, start)
         self._warn_unknown(view)
+        self._end_lsn = above
+        end = self._next_offset(view, above, limit)
+        self._end_lsn = int(end["lsn"])
+        # An offset that does not name its log and selection is followed by an offset that does, even without new rows.
+        names = selection_of(self.options)["selection_digest"] == start.get("selection_digest")
+        return start if end["lsn"] == above and is_proven and names else end
+
+    def _next_offset(self, view: View, above: int, limit: ReadLimit) -> Offset:
         most = self._end(view)
         if most <= above:
-            # An offset without the id of its log is followed by an offset with the id, even without new rows.
-            return start if is_proven else offset_at(view, above)
+            return self._offset(view, above)
         messages = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         if isinstance(limit, ReadMaxRows | ReadMaxBytes):
@@ -117,10 +141,10 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             messages = messages or self.options.max_messages
             size = size or self.options.max_bytes
         if not messages and not size:
-            return offset_at(view, most)
+            return self._offset(view, most)
         folder = open_folder(self.options)
         wanted = wanted_ids(self._names(folder, view).sources, self.options)
-        return offset_at(
+        return self._offset(
             view,
             limited_offset(
                 folder=folder, view=view, wanted=wanted, above=above, most=most, messages=messages, size=size
@@ -140,9 +164,20 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._view().hi
 
     def reportLatestOffset(self) -> Offset:
-        """Return the last row of the log; Spark shows how far the query is behind it."""
+        """Return the last row of the log, with the lag of the batch that was planned last; Spark shows both."""
         view = self._seen or self._view()
-        return offset_at(view, view.hi)
+        newest = self._offset(view, view.hi)
+        if self._end_lsn is None:
+            return newest
+        folder = open_folder(self.options)
+        try:
+            wanted = None
+            if is_choosing(self.options) and view.hi > self._end_lsn:
+                wanted = wanted_ids(self._names(folder, view).sources, self.options)
+            lag = lag_of(folder, view, wanted, self._end_lsn)
+        except DataLossError:
+            return newest  # a segment was reclaimed meanwhile; the figures are not worth another view
+        return {**newest, **{f"{name}_behind": value for name, value in lag._asdict().items()}}
 
     # ------------------------------------------------------------------ a batch
 
@@ -182,7 +217,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planned(self, view: View, start: Offset, end: Offset) -> list[InputPartition]:
         above, upto = int(start["lsn"]), int(end["lsn"])
         if view.hi < upto:
-            raise self._another_log(upto, view)
+            view = self._view_with(end)
         self._is_proven(view, start)
         self._is_proven(view, end)
         check_loss(view, self.options, view.gaps(above + 1, upto))
@@ -197,11 +232,42 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OtherLogError: the offset belongs to a different log.
         """
+        check_selection(offset, self.options)
+        if "selection_digest" not in offset and int(offset["lsn"]) and not self._has_warned_selection:
+            self._has_warned_selection = True
+            warn_unnamed(offset, self.options)
         if "log_id" not in offset and self._has_warned:
             return not view.log_id
         is_proven = check_offset(view, offset, self.options.path)
         self._has_warned = self._has_warned or not is_proven
         return is_proven or not view.log_id
+
+    def _offset(self, view: View, lsn: int) -> Offset:
+        return {**offset_at(view, lsn), **selection_of(self.options)}
+
+    def _view_with(self, offset: Offset) -> View:
+        """Return a view with the row of an offset; of a copy of the same log, wait for the row as long as allowed.
+
+        Raises:
+            BehindError: the copy still lacks the row.
+            OtherLogError: the rows may belong to another log.
+        """
+        lsn = int(offset["lsn"])
+        view = self._view()
+        stop_at = time.monotonic() + self.options.wait_for_rows
+        while view.hi < lsn:
+            if not view.log_id or offset.get("log_id") != view.log_id:
+                raise self._another_log(lsn, view)
+            if time.monotonic() >= stop_at:
+                raise BehindError(
+                    f"{self.options.path} is a copy that is behind by {counted(lsn - view.hi, 'row')}: the query has "
+                    f"read up to row {lsn}, and the readable rows end at row {view.hi}. Copy the newer segments, or "
+                    "let the option 'waitForRows' wait for the rows. Without 'includeActive', rows are readable once "
+                    "they are sealed"
+                )
+            time.sleep(WAIT_STEP_S)
+            view = self._view()
+        return view
 
     def _another_log(self, lsn: int, view: View) -> OtherLogError:
         return OtherLogError(
@@ -246,5 +312,32 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         kept = {"options": self.options, "columns": self.columns}
-        warned = {"_has_warned": True, "_has_checked_names": True}
-        return {**kept, **warned, "_target": None, "_catalog": None, "_seen": None}
+        warned = {"_has_warned": True, "_has_warned_selection": True, "_has_checked_names": True}
+        return {**kept, **warned, "_target": None, "_catalog": None, "_seen": None, "_end_lsn": None}
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Reader of a stream whose options cannot be used. Its first call raises the error.
+
+    If the reader itself could not be made, Spark would raise another error after it, and show that as the last line.
+    """
+
+    def __init__(self, error: CmqdSourceError) -> None:
+        """Take the error."""
+        self._error = error
+
+    def initialOffset(self) -> Offset:
+        """Raise the error."""
+        raise self._error
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Raise the error."""
+        raise self._error
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Raise the error."""
+        raise self._error

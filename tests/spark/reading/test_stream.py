@@ -6,6 +6,7 @@
 # pyright: reportUnknownArgumentType=false, reportMissingModuleSource=false, reportUnknownLambdaType=false
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructType
 from cmqd_log.data_folder.folder import Folder
 from cmqd_log.data_folder.plan import View
 from cmqd_log.data_folder.positions import Offset
+from cmqd_log.data_folder.selections import selection_of
 from cmqd_log.errors import DataLossError, FolderError, OptionError, OtherLogError
 from cmqd_log.options import parse_options
 from cmqd_log.schema import DDL
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 ROWS = 12
+LAG = ("rows_behind", "messages_behind", "bytes_behind", "seconds_behind")
+ALL = selection_of(parse_options({"path": "data"}))
 
 
 def rows_from(first: int, count: int) -> list[Any]:
@@ -91,7 +95,10 @@ def test_all_there_is_and_what_came_later(spark: "SparkSession", folder: Path, t
     assert first.rows == messages(2, 13)
     source = first.progress[-1]["sources"][0]
     assert json.loads(source["endOffset"])["lsn"] == 13
-    assert json.loads(source["latestOffset"]) == json.loads(source["endOffset"])
+    nothing = dict.fromkeys(LAG, 0)
+    assert json.loads(source["latestOffset"]) == json.loads(source["endOffset"]) | nothing
+    first_trigger = json.loads(first.progress[0]["sources"][0]["latestOffset"])
+    assert [first_trigger[name] for name in LAG[:2]] == [8, 60 * 2 // 7 + 60]
 
     write_folder(folder, [rows_from(120, 2)])
     second = Run(spark, folder, tmp_path / "checkpoint")()
@@ -148,7 +155,7 @@ def test_a_trigger_looks_at_the_folder_once(folder: Path, monkeypatch: pytest.Mo
     looks = Looks(monkeypatch)
 
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert reader.reportLatestOffset() == end
+    assert reader.reportLatestOffset() == end | dict.fromkeys(LAG, 0)
     reader.partitions(start, end)
 
     assert looks.count == 1
@@ -189,7 +196,7 @@ def test_what_was_reclaimed_between_two_looks_is_told(folder: Path, monkeypatch:
     with pytest.raises(DataLossError, match="no longer has rows 1 to 7"):
         reader.partitions(start, end)
 
-    lenient = reader_of(folder, failOnDataLoss="false")
+    lenient = reader_of(folder, queue="orders", failOnDataLoss="false")
     (part,) = partitions_of(lenient, start, end)
     assert [(task.piece.above, task.piece.upto) for task in part.tasks] == [(7, 13)]
 
@@ -274,9 +281,22 @@ def test_a_queue_that_was_made_in_rows_that_are_gone(folder: Path):
     assert [(task.piece.above, task.wanted) for task in part.tasks] == [(14, frozenset({8}))]
 
 
-def test_only_events_are_streamed(spark: "SparkSession", folder: Path, tmp_path: Path):
-    with pytest.raises(Exception, match="a stream reads events"):
-        Run(spark, folder, tmp_path / "checkpoint", mode="backlog")()
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"mode": "all"}, "option 'mode' cannot be 'all': a stream reads events; the other modes"),
+        ({"quue": "orders"}, "option 'quue' cannot be used: the source has no option of this name"),
+        ({"startingLsn": "15"}, "option 'startingLsn' cannot be 15: the newest readable row"),
+    ],
+)
+def test_a_stream_that_is_refused_has_the_sentence_in_its_last_line(
+    spark: "SparkSession", folder: Path, tmp_path: Path, options: dict[str, str], sentence: str
+):
+    with pytest.raises(Exception, match=sentence) as refused:
+        Run(spark, folder, tmp_path / "checkpoint", **options)()
+
+    (traceback,) = re.findall(r"Traceback .*?(?= SQLSTATE)", str(refused.value), re.DOTALL)
+    assert f"OptionError: {sentence}" in traceback.rstrip().splitlines()[-1]
 
 
 def test_rows_that_were_reclaimed_between_two_triggers(spark: "SparkSession", folder: Path, tmp_path: Path):
@@ -317,9 +337,9 @@ def test_offsets_name_the_log_and_the_start_that_wrote_the_row(folder: Path):
     reader = reader_of(folder)
     starts = {entry.first_lsn: entry.number for entry in manifest.starts}
 
-    assert reader.initialOffset() == {"lsn": 0, "log_id": manifest.log_id, "start": ""}
+    assert reader.initialOffset() == {"lsn": 0, "log_id": manifest.log_id, "start": ""} | ALL
     end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-    assert end == {"lsn": 13, "log_id": manifest.log_id, "start": starts[8]}
+    assert end == {"lsn": 13, "log_id": manifest.log_id, "start": starts[8]} | ALL
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
 
 
@@ -355,10 +375,13 @@ def test_an_offset_of_an_earlier_version_is_taken_once_with_a_warning(folder: Pa
     reader = reader_of(folder)
 
     proven = reader.latestOffset({"lsn": 13}, reader.getDefaultReadLimit())
-    assert proven == reader.reportLatestOffset()
+    assert proven | dict.fromkeys(LAG, 0) == reader.reportLatestOffset()
     assert reader.latestOffset({"lsn": 7}, reader.getDefaultReadLimit()) == proven
     reader.partitions({"lsn": 7}, proven)
-    assert [record.message.partition(",")[0] for record in caplog.records] == ["the position at row 13 names no log"]
+    assert [record.message.partition(",")[0] for record in caplog.records] == [
+        "the position at row 13 names no selection",
+        "the position at row 13 names no log",
+    ]
     with pytest.raises(OtherLogError):
         reader.latestOffset({"lsn": 14}, reader.getDefaultReadLimit())
 
@@ -367,5 +390,5 @@ def test_a_folder_without_an_id_is_read_as_before(folder: Path, caplog: pytest.L
     write_manifest(folder, structs.replace(read_manifest(folder), log_id="", starts=[]))
     reader = reader_of(folder)
 
-    assert reader.latestOffset({"lsn": 0}, reader.getDefaultReadLimit()) == {"lsn": 13}
+    assert reader.latestOffset({"lsn": 0}, reader.getDefaultReadLimit()) == {"lsn": 13} | ALL
     assert not caplog.records
