@@ -265,7 +265,7 @@ OPENAPI = "tests/gateway/rest/test_openapi_valid.py"
 """Needs openapi-spec-validator; its requirements exclude the lowest versions of the extras."""
 LOWEST_SPARK = (
     "tests/spark/reading/test_batch.py",
-    "tests/spark/reading/test_stream.py",
+    "tests/spark/streams/test_stream.py",
     "tests/spark/sink/test_sink.py",
 )
 

@@ -50,7 +50,6 @@ from cmqd_log.reading.planning import (
     plan_range,
     unknown_name,
 )
-from cmqd_types.sentences import counted
 from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
 
@@ -259,8 +258,9 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not view.log_id or offset.get("log_id") != view.log_id:
                 raise self._another_log(lsn, view)
             if time.monotonic() >= stop_at:
+                rows = "1 row" if lsn == view.hi + 1 else f"{lsn - view.hi} rows"
                 raise BehindError(
-                    f"{self.options.path} is a copy that is behind by {counted(lsn - view.hi, 'row')}: the query has "
+                    f"{self.options.path} is a copy that is behind by {rows}: the query has "
                     f"read up to row {lsn}, and the readable rows end at row {view.hi}. Copy the newer segments, or "
                     "let the option 'waitForRows' wait for the rows. Without 'includeActive', rows are readable once "
                     "they are sealed"
