@@ -11,6 +11,7 @@ gathered anew then (``renewed``), with the same pin: the files that were copied 
 
 import asyncio
 import contextlib
+import shutil
 import sqlite3
 import tempfile
 import time
@@ -84,6 +85,38 @@ async def followed_folder(folder: Path, pin: LogPin, *, wait_s: float = WAIT_SEC
                 return
 
 
+@contextlib.contextmanager
+def stopped_cache(folder: Path, work: Path) -> Generator[Held]:
+    """Gather the files of a cache whose broker has stopped, with all its rows; the caller keeps its writers away.
+
+    ``work``: an empty folder for links and copies.
+
+    Raises Refused, OSError.
+    """
+    links, copies = work / "links", work / "copies"
+    for path in (links, copies, copies / SEGMENTS, copies / CHECKPOINTS):
+        path.mkdir()
+    with _named(links, folder), _named(copies, folder):
+        manifest = manifest_of(folder)
+        for entry in (*manifest.segments, *manifest.checkpoints):
+            if isinstance(entry, SegmentEntry) and entry.state in _UNSEALED:
+                # A database with a WAL is changed by every program that opens it: the folder stays as it is.
+                for name in (entry.file, f"{entry.file}-wal"):
+                    with contextlib.suppress(FileNotFoundError):
+                        shutil.copyfile(folder / name, copies / name)
+            else:
+                (copies / entry.file).symlink_to((folder / entry.file).resolve())
+        (copies / MANIFEST_NAME).symlink_to((folder / MANIFEST_NAME).resolve())
+        try:
+            held = _gather(copies, links, 0, takes_all=True)
+        except _NotNow as reason:
+            raise Refused(
+                f"{folder} is a cache that is not whole: it has readable rows up to {reason.last_lsn}, and names more."
+                " Start its broker, which copies them from the engine"
+            ) from None
+        yield held
+
+
 def renewed(folder: Path, pin: LogPin, held: Held) -> Held | None:
     """Gather the files anew if the standby dropped one of them; None if it has them all. Raises Refused, OSError."""
     listed = {entry.number for entry in manifest_of(folder).segments if entry.state is not SegmentState.DROPPING}
@@ -104,8 +137,11 @@ def _named(work: Path, folder: Path) -> Generator[None]:
         raise Refused(str(refusal).replace(str(work), str(folder))) from refusal
 
 
-def _gather(folder: Path, work: Path, lsn: int) -> Held:
-    """Make the links and the sealed copies. Blocks. Raises _NotNow, Refused, OSError."""
+def _gather(folder: Path, work: Path, lsn: int, *, takes_all: bool = False) -> Held:
+    """Make the links and the sealed copies, up to a row. Blocks. Raises _NotNow, Refused, OSError.
+
+    ``takes_all``: also the rows behind it, of a folder without a writer.
+    """
     manifest = manifest_of(folder)
     checkpoints = manifest.checkpoints[-1:]
     # A checkpoint of the leader may be there before its rows are.
@@ -120,6 +156,7 @@ def _gather(folder: Path, work: Path, lsn: int) -> Held:
             raise _NotNow(has_upto)
         # A sealed segment is copied whole. The rows behind the pin are of the log, too: a standby copies no others.
         last_lsn = max([needed, *(entry.last_lsn for entry in sealed if entry.first_lsn <= needed)])
+        last_lsn = has_upto if takes_all else last_lsn
         _clear(work)
         for entry in (*(entry for entry in sealed if entry.first_lsn <= last_lsn), *checkpoints):
             (work / entry.file).symlink_to((folder / entry.file).resolve())

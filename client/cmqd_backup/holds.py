@@ -28,8 +28,9 @@ def stopped_folder(folder: Path) -> Held:
     manifest = manifest_of(folder)
     if manifest.cache_of is not None:
         raise Refused(
-            f"{folder} is a cache of {manifest.cache_of}, and the engine may have newer rows: make the backup while its"
-            " broker leads the log"
+            f"{folder} is a cache of {manifest.cache_of}, and the engine may have newer rows: start its broker, and"
+            " make the backup while it leads or stands by. If the engine is lost, 'cmqd clone' takes the messages that"
+            " wait in the folder"
         )
     if not manifest.clean:
         raise Refused(

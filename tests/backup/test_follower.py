@@ -20,10 +20,14 @@ from cmqd_backup.refusals import Refused
 from cmqd_backup.restores.cutting import seal_copy
 from cmqd_backup.stores import open_store
 from cmqd_client.pins import LogPin
-from cmqd_segment.manifest import CACHE_FORMAT, SegmentState, read_manifest, write_manifest
+from cmqd_segment.manifest import CACHE_FORMAT, MANIFEST_FORMAT, SegmentState, read_manifest, write_manifest
+from cmqd_segment.records import QueueCreated
+from cmqd_types.attributes import QueueAttributes
+from support.backup.growing_log import command
 from support.engine.replicas import Replica, Replicas
 from support.eventually import eventually
 from support.storage.log_rig import NOW_MS
+from support.storage.verified import verify_folder
 
 
 @pytest.fixture
@@ -200,3 +204,75 @@ async def test_a_cancellation_waits_for_the_copies_and_leaves_no_file(
     assert ended.is_set()
     assert list((tmp_path / "temporary").iterdir()) == []
     await end(opening)
+
+
+async def stopped_pair(replicas: Replicas) -> tuple[Path, Path]:
+    """Return the folders of a leader that stopped in order and of a standby that was killed, with three messages."""
+    leader = await replicas.leader("a")
+    leader.rig.log.append([QueueCreated(1, "owner", "orders", QueueAttributes(), NOW_MS)], [], NOW_MS)
+    newest = await leader.rig.store(1, 0, 3)
+    standby = replicas.broker("b")
+    opening: asyncio.Task[object] = asyncio.create_task(standby.rig.open())
+    await eventually(lambda: standby.folder.joinpath("manifest").exists() and read_manifest(standby.folder).log_id)
+    async with followed_folder(standby.folder, pin_at(read_manifest(standby.folder).log_id, newest)):
+        pass
+    await end(opening)
+    await standby.end()
+    await leader.rig.log.close()
+    return leader.folder, standby.folder
+
+
+def content_of(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+async def test_a_cache_whose_broker_has_stopped_is_cloned_as_a_log_of_its_own(
+    replicas: Replicas, tmp_path: Path
+) -> None:
+    for folder in await stopped_pair(replicas):
+        before, target = content_of(folder), tmp_path / f"clone-{folder.name}"
+
+        ended = await asyncio.to_thread(command, "clone", folder, target)
+
+        assert ended.code == 0, ended.error
+        assert "3 messages in 1 queue, as of row" in ended.lines
+        assert f"{folder} is a cache: the engine may have rows behind row" in ended.error
+        assert content_of(folder) == before
+        assert sorted(path.name for path in target.iterdir() if path.is_dir()) == ["checkpoints", "segments"]
+        manifest = read_manifest(target)
+        assert (manifest.cache_of, manifest.format) == (None, MANIFEST_FORMAT)
+        assert verify_folder(target) == []
+
+
+async def test_a_stopped_cache_is_no_source_of_a_backup_and_the_refusal_says_the_way(
+    replicas: Replicas, tmp_path: Path
+) -> None:
+    for folder in await stopped_pair(replicas):
+        arguments = ("backup", folder, "--to", tmp_path / "backup", "--without-secrets")
+
+        ended = await asyncio.to_thread(command, *arguments)
+
+        assert ended.code == 4
+        assert "the engine may have newer rows: start its broker, and make the backup while" in ended.error
+        assert "'cmqd clone' takes the messages that wait in the folder" in ended.error
+        assert not (tmp_path / "backup" / "runs").exists()
+
+
+@pytest.mark.parametrize("kept", [None, 0, 5000])
+async def test_a_stopped_cache_with_a_missing_or_cut_file_is_refused(
+    replicas: Replicas, tmp_path: Path, kept: int | None
+) -> None:
+    _, folder = await stopped_pair(replicas)
+    entry = next(entry for entry in read_manifest(folder).segments if entry.state is SegmentState.ACTIVE)
+    path = folder / entry.file
+    content = path.read_bytes()
+    path.unlink()
+    if kept is not None:
+        path.write_bytes(content[:kept])
+
+    ended = await asyncio.to_thread(command, "clone", folder, tmp_path / "clone")
+
+    assert ended.code == 4
+    assert str(folder) in ended.error
+    assert "unfinished-work" not in ended.error
+    assert not (tmp_path / "clone").exists()

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from cmqd.testing.broker_process import BrokerNotReadyError
 from cmqd_backup.accounts_content import accounts_of
 from cmqd_backup.backing_up import back_up
 from cmqd_backup.copying import Pace
-from cmqd_backup.live import pinned_folder
+from cmqd_backup.live import pinned_folder, standing_name
 from cmqd_backup.moments import wall_ms
 from cmqd_backup.standing import Standing
 from cmqd_backup.stores import open_store
@@ -96,7 +97,10 @@ def test_the_log_of_a_leader_is_restored_as_a_log_of_its_own(
 
     assert (bare.returncode, "name the settings of its broker with --config" in bare.stderr) == (4, True)
     assert (taken.returncode, "is complete and verified" in taken.stdout) == (0, True), taken.stderr
-    assert (stopped.returncode, "make the backup while its broker leads" in stopped.stderr) == (4, True)
+    assert (
+        stopped.returncode,
+        "start its broker, and make the backup while it leads or stands by" in stopped.stderr,
+    ) == (4, True)
     target = tmp_path / "restored" / "data"
     restored = cmqd("restore", backup, target)
     assert restored.returncode == 0, restored.stderr
@@ -248,6 +252,15 @@ class Runs:
     def whole(self) -> int:
         return sum("is complete and verified" in line for line in self.lines)
 
+    @contextlib.contextmanager
+    def stopped(self) -> Generator[None]:
+        """Stop the process, so that it tells no broker a row."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
     async def two_more(self) -> None:
         """Wait for a run that began later, behind the one that may be under way."""
         before = self.whole()
@@ -299,12 +312,13 @@ async def test_runs_at_an_interval_leave_no_gap_over_takeovers_and_starts(
         await runs.two_more()
         await shop.trade(url, 5)
 
-        first.kill()
-        await shop.trade(url, 10)
-        await asyncio.to_thread(taking_over.join)
-        async with connect(url) as client:
-            # The new leader has it from the engine. A run that was under way at the kill may have told its row, too.
-            (standing,) = (await client.status())["standing_pins"]
+        with runs.stopped():
+            first.kill()
+            await shop.trade(url, 10)
+            await asyncio.to_thread(taking_over.join)
+            async with connect(url) as client:
+                # From the engine: no run tells the new leader its row meanwhile.
+                (standing,) = (await client.status())["standing_pins"]
         taking_over = standing_by(first)
         await shop.trade(url, 5)
         await runs.two_more()
@@ -320,7 +334,7 @@ async def test_runs_at_an_interval_leave_no_gap_over_takeovers_and_starts(
         await runs.two_more()
     listed = await asyncio.to_thread(cmqd, "backup", "list", backup, "--verify")
 
-    assert standing["every_ms"] == 1000
+    assert (standing["copied_lsn"], standing["every_ms"]) == (None, 1000)
     assert listed.returncode == 0, listed.stdout + listed.stderr
     assert not [line for line in runs.lines if line.startswith("gap")], runs.lines
     picked = random.Random(11).sample(range(len(shop.states)), 6)
@@ -380,3 +394,43 @@ async def test_runs_go_on_over_an_import_and_an_export_without_a_gap(cluster: Po
         target = tmp_path / f"restored-{number}" / "data"
         found = await asyncio.to_thread(restored_bodies, backup, target, key, "--to-time", sent_at.isoformat())
         assert sorted(found) == waiting, number
+
+
+async def test_a_pair_that_lost_its_first_folder_goes_on_in_a_new_place(
+    cluster: PostgresCluster, pair: list[RunningBroker], tmp_path: Path
+) -> None:
+    """The way of docs/backup.md: runs of the other folder in a new place, then the end of the first pin."""
+    first, second = pair
+    await asyncio.to_thread(first.start)
+    taking_over = standing_by(second)
+    await until(lambda: is_copying(second.folder / "data"))
+    key, old, new = first.url, tmp_path / "backup", tmp_path / "backup-2"
+    url, data = url_of_pair(key, pair), second.folder / "data"
+    config = ("--config", config_of(cluster, tmp_path))
+    with Runs("backup", first.folder / "data", "--to", old, *config, "--every", "1s", url=url) as runs:
+        # The first broker has a segment for each run with new rows. The other broker has all rows in its first segment.
+        for _ in range(2):
+            await send_ten(url)
+            await runs.two_more()
+    first.kill()
+    shutil.rmtree(first.folder / "data")
+    await asyncio.to_thread(taking_over.join)
+    async with connect(url) as client:
+        await client.queue("orders").send(b"later")
+
+    refused = await asyncio.to_thread(cmqd, "backup", data, "--to", old, *config, url=url)
+    with Runs("backup", data, "--to", new, *config, "--every", "1s", url=url) as runs:
+        await runs.two_more()
+    async with connect(url) as client:
+        both = [pin["name"] for pin in (await client.status())["standing_pins"]]
+    ended = await asyncio.to_thread(cmqd, "backup", data, "--to", old, "--end", url=url)
+    async with connect(url) as client:
+        left = [pin["name"] for pin in (await client.status())["standing_pins"]]
+
+    assert (refused.returncode, "Name another place" in refused.stderr) == (4, True), refused
+    assert sorted(both) == sorted(standing_name(str(place)) for place in (old, new))
+    assert (ended.returncode, left) == (0, [standing_name(str(new))]), ended
+    twice = [b"%d" % number for number in range(10)] * 2
+    for place, bodies in ((old, twice), (new, [*twice, b"later"])):
+        target = tmp_path / f"restored-{place.name}" / "data"
+        assert await asyncio.to_thread(restored_bodies, place, target, key) == bodies

@@ -72,7 +72,7 @@ def clone(asked: Cloning) -> None:
         # and would take the folder of a clone that was killed for a new one.
         (asked.folder / segment_file(1)).touch(mode=0o600)
         sync_folder(asked.folder / SEGMENTS)
-        with held_source(asked.source, work) as held:
+        with held_source(asked.source, work, asked.complain) as held:
             try:
                 lines = _Clone(asked, masking, held).run()
             except FileNotFoundError as missing:

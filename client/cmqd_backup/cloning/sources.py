@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from cmqd_backup.holds import Held, stopped_folder
+from cmqd_backup.follower import stopped_cache
+from cmqd_backup.holds import Held, manifest_of, stopped_folder
 from cmqd_backup.live import connected, pinned_folder
 from cmqd_backup.moments import wall_ms
 from cmqd_backup.refusals import Refused
@@ -32,10 +33,13 @@ def require_source(source: str, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def held_source(source: str, work: Path) -> Generator[Held]:
+def held_source(source: str, work: Path, complain: Callable[[str], object]) -> Generator[Held]:
     """Keep the files of a source from changing. Raises Refused, OSError.
 
-    ``work``: a folder for the files of a backup.
+    Args:
+        source: a folder or URL.
+        work: a folder for the files of a backup, or of a cache.
+        complain: gets warnings.
     """
     folder = Path(source)
     if "://" in source or not (folder / MANIFEST_NAME).exists():
@@ -45,6 +49,13 @@ def held_source(source: str, work: Path) -> Generator[Held]:
         return
     # Shared: tests that run at the same time clone the same folder.
     with shared_lock(folder) as is_free:
+        if is_free and manifest_of(folder).cache_of is not None:
+            cache = work / "source"
+            cache.mkdir()
+            with stopped_cache(folder, cache) as held:
+                complain(f"{folder} is a cache: the engine may have rows behind row {held.last_lsn}, its last")
+                yield held
+            return
         if is_free:
             yield stopped_folder(folder)
             return
