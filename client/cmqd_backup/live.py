@@ -23,7 +23,7 @@ from cmqd_backup.refusals import Refused
 from cmqd_client import Client, connect
 from cmqd_client.address import Address
 from cmqd_client.contexts import ContextError, find_address, load_contexts
-from cmqd_client.errors import CmqError, InvalidArgument
+from cmqd_client.errors import CmqError, InvalidArgument, UnknownOperation
 from cmqd_client.pins import LogPin
 from cmqd_segment.folder_lock import holder_of
 from cmqd_segment.manifest import Manifest, SegmentState
@@ -63,6 +63,10 @@ async def connected(folder: Path) -> AsyncGenerator[Client]:
     try:
         async with connect(address, product="cmqd-backup") as client:
             yield client
+    except UnknownOperation as error:
+        raise Refused(
+            f"the broker of {folder}, or the leader in its place, knows no pins, as an earlier version: {error}"
+        ) from error
     except CmqError as error:
         raise Refused(f"the broker of {folder} refused: {error}") from error
 

@@ -7,15 +7,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator
-from datetime import datetime
+from collections.abc import Callable, Generator, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from typing import IO
 
 import pytest
 
-from cmqd.testing.broker_process import BrokerNotReadyError
+from cmqd.testing.broker_process import Process
 from cmqd_backup.accounts_content import accounts_of
 from cmqd_backup.backing_up import back_up
 from cmqd_backup.copying import Pace
@@ -31,6 +32,7 @@ from support.postgresql.servers import PostgresCluster
 from support.processes.environment import plain_environment
 from support.processes.running_broker import RunningBroker
 from support.processes.running_server import RunningServer
+from support.processes.standing_by import standing_by
 from support.storage.verified import verify_folder
 
 pytestmark = [pytest.mark.system, pytest.mark.postgresql]
@@ -112,18 +114,6 @@ def test_the_log_of_a_leader_is_restored_as_a_log_of_its_own(
 
 
 # ---------------------------------------------------------------------- a pair
-
-
-def standing_by(broker: RunningBroker) -> Thread:
-    """Start a broker that leads once the other has ended; the thread ends then."""
-
-    def start() -> None:
-        with contextlib.suppress(BrokerNotReadyError):  # the end of the test kills it as a standby
-            broker.start()
-
-    thread = Thread(target=start, daemon=True)
-    thread.start()
-    return thread
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -434,3 +424,91 @@ async def test_a_pair_that_lost_its_first_folder_goes_on_in_a_new_place(
     for place, bodies in ((old, twice), (new, [*twice, b"later"])):
         target = tmp_path / f"restored-{place.name}" / "data"
         assert await asyncio.to_thread(restored_bodies, place, target, key) == bodies
+
+
+# ---------------------------------------------------------------------- an older version
+
+WITHOUT_PINS = """
+import sys
+from cmqd.__main__ import main
+from cmqd.server.handlers import pins as requests
+from cmqd.server.log_upkeep import pins
+pins.Segments = requests.Segments = ()
+sys.exit(main())
+"""
+"""A broker that refuses requests about pins and asks no engine for standing pins, as a version of before the pins."""
+
+
+class OlderBroker(RunningBroker):
+    def _launch(self, arguments: list[str], log: IO[bytes], environment: Mapping[str, str]) -> Process:
+        command = [sys.executable, "-c", WITHOUT_PINS, *arguments]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+
+
+async def consume_in_segments(url: str, count: int) -> list[datetime]:
+    """Send and consume messages in a segment each; return the times between them."""
+    times: list[datetime] = []
+    async with connect(url) as client:
+        queue = await client.ensure_queue("orders")
+        for number in range(count):
+            await queue.send(b"%d" % number)
+            (message,) = await queue.receive()
+            await message.delete()
+            await client.seal_segments()
+            # The row before is of an earlier millisecond, and so is this time of the next row.
+            await asyncio.sleep(0.01)
+            times.append(datetime.now(UTC))
+            await asyncio.sleep(0.01)
+    return times
+
+
+def rows_dropped(folder: Path) -> int:
+    return max((last for _, last in read_manifest(folder / "data").dropped), default=0)
+
+
+async def test_rows_that_a_leader_of_an_older_version_reclaimed_are_a_gap_that_is_told(
+    cluster: PostgresCluster, pair: list[RunningBroker], tmp_path: Path
+) -> None:
+    """An older version leads for a time: as the last leader of an upgrade does, and as a takeover behind it can."""
+    first = pair[0]
+    older = pair[1] = OlderBroker(pair[1].folder, *pair[1].flags)
+    await asyncio.to_thread(first.start)
+    taking_over = standing_by(older)
+    await until(lambda: is_copying(older.folder / "data"))
+    backup, key, data = tmp_path / "backup", first.url, first.folder / "data"
+    url = url_of_pair(key, pair)
+    arguments = ("backup", data, "--to", backup, "--config", config_of(cluster, tmp_path), "--every", "1s")
+    with Runs(*arguments, url=url) as runs:
+        await consume_in_segments(url, 2)
+        await runs.two_more()
+        before, _ = await consume_in_segments(url, 2)
+        await runs.two_more()
+
+        first.kill()
+        await asyncio.to_thread(taking_over.join)
+        dropped = rows_dropped(older.folder)
+        times = await consume_in_segments(url, 6)
+        await until(lambda: rows_dropped(older.folder) > dropped + 6)
+        taking_over = standing_by(first)
+        await until(lambda: any("knows no pins" in line for line in runs.lines))
+        told = len(runs.lines)
+
+        older.kill()
+        await asyncio.to_thread(taking_over.join)
+        async with connect(url) as client:
+            (standing,) = (await client.status())["standing_pins"]
+        await runs.two_more()
+        (behind,) = await consume_in_segments(url, 1)
+        await runs.two_more()
+    listed = await asyncio.to_thread(cmqd, "backup", "list", backup, "--verify")
+
+    assert (standing["every_ms"], standing["copied_lsn"]) == (1000, None), "from the engine"
+    assert any(line.startswith("gap: rows ") for line in runs.lines[told:]), runs.lines
+    assert not any(line.startswith("gap: ") for line in runs.lines[:told]), runs.lines
+    assert "gaps, in which rows are missing:" in listed.stdout
+    refused = await asyncio.to_thread(cmqd, "restore", backup, tmp_path / "gone", "--to-time", times[0].isoformat())
+    assert (refused.returncode, (tmp_path / "gone").exists()) == (4, False)
+    assert "is in a gap of the backup: rows " in refused.stderr
+    for number, moment in enumerate((before, behind)):
+        target = tmp_path / f"restored-{number}" / "data"
+        assert await asyncio.to_thread(restored_bodies, backup, target, key, "--to-time", moment.isoformat()) == []
