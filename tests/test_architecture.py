@@ -62,7 +62,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cmqd_sockets": set(),
     "cmqd_types": {"msgspec"},
     # Beside these fsspec, by name: installed only for reading URLs.
-    "cmqd_log": {"cmqd_fold", "cmqd_reading", "cmqd_segment", "cmqd_types", "msgspec", "pyarrow", "pyroaring"},
+    "cmqd_log": {
+        "cmqd_fold",
+        "cmqd_reading",
+        "cmqd_segment",
+        "cmqd_types",
+        "duckdb",
+        "msgspec",
+        "pyarrow",
+        "pyroaring",
+    },
     "pyspark_cmqd": {
         "cmqd_client",
         "cmqd_log",

@@ -194,6 +194,7 @@ def test_every_block_of_a_page_is_run_or_says_why_not() -> None:
             "json-api.md",
             "replay.md",
             "history.md",
+            "log.md",
             "testing.md",
         },
         "python": {

@@ -24,7 +24,7 @@ from cmq_cli.commands import (
     tail,
 )
 from cmq_cli.commands.access import account, audit, context, key
-from cmq_cli.commands.log import history, pin, reconcile, replay, segment
+from cmq_cli.commands.log import history, pin, query, reconcile, replay, segment
 from cmq_cli.commands.queues import deadletter, queue, rewind, transaction
 from cmq_cli.commands.topics import publish, subscription, topic
 from cmq_cli.exitcodes import HELP, CommandFailed, ExitCode, exit_code
@@ -55,7 +55,7 @@ _COMMANDS: dict[str, Sequence[Callable[..., Any] | App]] = {
     "Queues": (queue.app, rewind.rewind, deadletter.app, deadletter.redrive, transaction.app),
     "Topics": (topic.app, subscription.app, publish.publish),
     "Schedules": (schedule.app,),
-    "Log": (history.history, segment.app, pin.app, replay.replay, reconcile.reconcile),
+    "Log": (history.history, query.app, segment.app, pin.app, replay.replay, reconcile.reconcile),
     "Load": (bench.app,),
     "Migration": (import_cmq.import_cmq,),
     "Access": (account.app, key.app, audit.app, context.app),
@@ -95,6 +95,10 @@ def launch(
     session = session or Session()
     session.output.options = cache(lambda: _options_of(tokens))
     command, bound, hidden = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    if session.form in (OutputForm.CSV, OutputForm.PARQUET) and command is not query.query:
+        text = f"--output {session.form.value} is of cmq log query alone; give table or json"
+        session.output.error(text, ExitCode.USAGE.error_name)
+        return ExitCode.USAGE
     if "session" in hidden:
         bound.arguments["session"] = session
     return _run(command, bound.args, bound.kwargs, session)

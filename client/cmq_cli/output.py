@@ -35,10 +35,12 @@ _GAP = 2
 
 
 class OutputForm(Enum):
-    """Output formats of results."""
+    """Output formats of results; the last two are of ``cmq log query`` alone."""
 
     TABLE = "table"
     JSON = "json"
+    CSV = "csv"
+    PARQUET = "parquet"
 
 
 class Output:

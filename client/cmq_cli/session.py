@@ -42,7 +42,8 @@ class Session:
     context_file
         File with contexts, instead of the file of the user; such as admin.context.toml in the data folder of a server.
     form
-        Tables, or JSON: results on standard output, errors and warnings on standard error.
+        Tables, or JSON: results on standard output, errors and warnings on standard error. csv and parquet are of
+        cmq log query alone.
     verbose
         Show the numbers of the request and the connection with an error; the server's log has the same numbers.
     timeout

@@ -19,6 +19,7 @@ _OPTIONS = {
     "endingTimestamp": "--to",
     "startingLsn": "--from-lsn",
     "endingLsn": "--to-lsn",
+    "asOfLsn": "--as-of-lsn",
     "routingKey": "--routing-key",
     "includeActive": "--include-active",
     "failOnDataLoss": "--allow-data-loss",
@@ -39,14 +40,16 @@ def as_typed(text: str) -> str:
 
 
 @contextmanager
-def connector_errors() -> Generator[None]:
+def connector_errors(extra: str = "spark") -> Generator[None]:
     """Turn errors of the connector, of a missing extra and of Java into CommandFailed, and refuse Windows."""
     if sys.platform == "win32":
-        raise CommandFailed("cmq commands that use Spark run on Linux and macOS, not on Windows", ExitCode.USAGE)
+        raise CommandFailed(
+            "cmq commands that read a data folder run on Linux and macOS, not on Windows", ExitCode.USAGE
+        )
     try:
         yield
     except ImportError as error:
-        raise CommandFailed(f"this command needs the extra cmqd[spark]: {error}") from error
+        raise CommandFailed(f"this command needs the extra cmqd[{extra}]: {error}") from error
     except OptionError as error:
         raise CommandFailed(as_typed(str(error)), ExitCode.USAGE) from error
     except (CmqdSourceError, JavaError, OSError) as error:

@@ -109,7 +109,7 @@ def test_a_command_that_uses_spark_says_that_windows_has_none(tmp_path: Path) ->
     ran = run_elsewhere(script, "reconcile", "--path", str(tmp_path))
 
     assert ran.returncode == 2
-    assert "commands that use Spark run on Linux and macOS, not on Windows" in ran.stderr
+    assert "commands that read a data folder run on Linux and macOS, not on Windows" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 

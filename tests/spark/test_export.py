@@ -144,4 +144,4 @@ def test_an_export_that_cannot_be_made_fails_with_the_reason(
 
     monkeypatch.setitem(sys.modules, "cmqd_log.export", None)
     assert export(folder, tmp_path / "out") == ExitCode.FAILED
-    assert "cmqd[spark]" in capfd.readouterr().err
+    assert "cmqd[log]" in capfd.readouterr().err

@@ -196,7 +196,7 @@ def export(
         Include unsealed segments.
     """
     files: list[Exported] = []
-    with connector_errors():
+    with connector_errors("log"):
         from cmqd_log.export import export as export_segments
         from cmqd_log.export import plan_export, unsealed
 

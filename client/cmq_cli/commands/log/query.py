@@ -1,0 +1,156 @@
+"""``cmq log query``: SQL over the log, from the data folder, without the broker."""
+
+# pyarrow tells pyright little of its types.
+# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
+
+import base64
+import csv
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import App, Parameter
+
+from cmq_cli.exitcodes import CommandFailed, ExitCode
+from cmq_cli.options import Bytes, CurrentSession, DataPath, IncludeActive
+from cmq_cli.output import Output, OutputForm
+from cmq_cli.spark import connector_errors, show_unsealed
+from cmq_cli.values import printable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+app = App(name="log", help="The log, read from a data folder: SQL over its messages.")
+
+SHOWN_ROWS = 1000
+"""Rows of a table; the other forms of output have all rows."""
+
+
+@app.command
+def query(
+    sql: str,
+    *,
+    path: DataPath,
+    as_of_lsn: int | None = None,
+    include_active: IncludeActive = False,
+    load_limit: Annotated[Bytes, Parameter(show_default="1g")] = 1 << 30,
+    session: CurrentSession,
+) -> None:
+    """Run a SELECT of DuckDB over the tables log, messages and queues of a data folder.
+
+    log has a row for each stored message, messages a row for each message of a queue with its state, queues a row for
+    each queue with messages. DESCRIBE log lists the columns. The rows go to standard output, also as csv or parquet
+    (--output). Needs the extra cmqd[sql].
+
+    Parameters
+    ----------
+    sql
+        The statement, a single SELECT.
+    as_of_lsn
+        Read the log up to this row; the newest sealed row otherwise.
+    load_limit
+        Largest table that is held in memory, because the statement reads the table more than once.
+    """
+    output = session.output
+    with connector_errors("sql"):
+        from cmqd_log import sql as log_sql
+        from cmqd_log.options import parse_options
+        from cmqd_log.reading.planning import unsealed_now
+
+        try:
+            with log_sql.query(
+                path, sql, as_of_lsn=as_of_lsn, include_active=include_active, load_limit=load_limit
+            ) as answer:
+                _print(output, session.form, answer.reader)
+        except log_sql.QueryError as error:
+            raise CommandFailed(str(error), ExitCode.USAGE) from error
+        if as_of_lsn is None and not include_active and (rows := unsealed_now(parse_options({"path": path}))):
+            output.remark(show_unsealed(*rows))
+
+
+def _print(output: Output, form: OutputForm, reader: "pa.RecordBatchReader") -> None:
+    names = _unique(reader.schema.names)
+    if form is OutputForm.PARQUET:
+        _write_parquet(reader, names)
+    elif form is OutputForm.CSV:
+        writer = csv.writer(sys.stdout)
+        writer.writerow(names)
+        writer.writerows([_text(value) for value in row] for row in _rows(reader))
+    elif form is OutputForm.JSON:
+        # Row by row, because the answer may be larger than the memory.
+        write = sys.stdout.buffer.write
+        write(b"[")
+        for number, row in enumerate(_rows(reader)):
+            write((b",\n" if number else b"\n") + msgspec.json.encode(dict(zip(names, row, strict=True))))
+        write(b"\n]\n")
+        sys.stdout.buffer.flush()
+    else:
+        _show(output, reader, names)
+
+
+def _show(output: Output, reader: "pa.RecordBatchReader", names: Sequence[str]) -> None:
+    import pyarrow as pa
+
+    rows = _rows(reader)
+    shown = [[_cell(value) for value in row] for row, _ in zip(rows, range(SHOWN_ROWS), strict=False)]
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    columns = [
+        f"{name}#" if any(is_kind(kind) for is_kind in numbers) else name
+        for name, kind in zip(names, reader.schema.types, strict=True)
+    ]
+    output.table(columns, shown)
+    if next(rows, None) is not None:
+        output.remark(f"the first {SHOWN_ROWS:,} rows; --output csv, json and parquet have all rows")
+
+
+def _write_parquet(reader: "pa.RecordBatchReader", names: Sequence[str]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if sys.stdout.isatty():
+        raise CommandFailed("parquet is for files: add > answer.parquet to the command", ExitCode.USAGE)
+    schema = pa.schema([field.with_name(name) for field, name in zip(reader.schema, names, strict=True)])
+    with pq.ParquetWriter(sys.stdout.buffer, schema, compression="zstd") as writer:
+        for batch in reader:
+            writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+
+
+def _rows(reader: "pa.RecordBatchReader") -> Iterator[tuple[Any, ...]]:
+    for batch in reader:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    """Return the names, with numbers behind repeated names: a document has each name once."""
+    found: list[str] = []
+    for name in names:
+        unique, number = name, 2
+        while unique in found:
+            unique, number = f"{name}_{number}", number + 1
+        found.append(unique)
+    return found
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bytes):
+        try:
+            return printable(value.decode())
+        except UnicodeDecodeError:
+            return _text(value)
+    return printable(_text(value))
+
+
+def _text(value: Any) -> str:
+    """Return a value as text: binary as base64, lists and structures as JSON, nothing for NULL."""
+    if value is None:
+        return ""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, list | dict | tuple):
+        return msgspec.json.encode(value).decode()
+    return str(value)

@@ -1,0 +1,287 @@
+"""SQL over the log: equal to scans, exact when a table is read twice, and blind to anything but its tables."""
+
+# duckdb and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownParameterType=false
+
+import csv
+import io
+import json
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import cmqd_log
+from cmq_cli.app import run
+from cmq_cli.exitcodes import ExitCode
+from cmqd_log import sql
+from cmqd_log.errors import CmqdSourceError, FolderError, OptionError
+from cmqd_log.schema import COLUMNS
+from support.core.busy_rig import busy_rig
+from support.spark.log_folder import rows_of, write_folder
+
+pytestmark = [pytest.mark.spark, pytest.mark.system]
+"""pyarrow and DuckDB are in the Spark set. No session is needed."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Messages in most states, in three sealed segments."""
+    place = tmp_path_factory.mktemp("log") / "data"
+    rows = rows_of(busy_rig(4, 400)[0])
+    third = len(rows) // 3
+    write_folder(place, [rows[:third], rows[third : 2 * third], rows[2 * third :]])
+    return place
+
+
+def answer(folder: Path, statement: str, **options: Any) -> list[tuple[Any, ...]]:
+    with sql.query(folder, statement, **options) as answered:
+        return [tuple(row.values()) for row in answered.reader.read_all().to_pylist()]
+
+
+def test_the_log_is_the_scan_of_all_columns(folder: Path) -> None:
+    scanned = cmqd_log.scan(folder).read_all().to_pylist()
+
+    with sql.query(folder, "SELECT * FROM log") as answered:
+        rows = answered.reader.read_all()
+
+    assert rows.schema.names == list(COLUMNS)
+    assert rows.to_pylist() == scanned
+
+
+def test_messages_are_the_messages_of_queues_with_their_states(folder: Path) -> None:
+    scanned = cmqd_log.scan(folder, mode="all").read_all().to_pylist()
+
+    told = answer(folder, "SELECT queue, position, msg_id, state, ended_ts, receive_count, as_of_lsn FROM messages")
+
+    names = ("queue", "position", "msg_id", "event", "deleted_ts", "receive_count", "as_of_lsn")
+    assert told == [tuple(row[name] for name in names) for row in scanned]
+    assert len({row[3] for row in told}) > 3
+
+
+def test_queues_have_the_counts_of_their_messages(folder: Path) -> None:
+    columns = ["queue", "queue_id"]
+    scanned = cmqd_log.scan(folder, columns, mode="all").read_all().to_pylist()
+    waiting = cmqd_log.scan(folder, columns, mode="backlog").read_all().to_pylist()
+
+    told = answer(folder, "SELECT queue, queue_id, messages, backlog FROM queues")
+
+    assert {row[:2]: row[2] for row in told} == Counter(tuple(row.values()) for row in scanned)
+    assert {row[:2]: row[3] for row in told if row[3]} == Counter(tuple(row.values()) for row in waiting)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),  # times the number of messages, plus
+    [
+        ("SELECT count(*) FROM log a JOIN log b USING (lsn, row_index)", (1, 0)),
+        ("SELECT count(*) FROM (SELECT lsn FROM log UNION ALL SELECT lsn FROM log)", (2, 0)),
+        ("SELECT count(*) FROM log WHERE lsn NOT IN (SELECT lsn FROM log)", (0, 0)),
+        ("WITH t AS (SELECT lsn FROM log) SELECT count(*) FROM (FROM t UNION ALL FROM t)", (2, 0)),
+        ("SELECT count(*) FROM log a WHERE EXISTS (FROM log b WHERE b.msg_id = a.msg_id)", (1, 0)),
+        (
+            "WITH RECURSIVE r AS (SELECT 0 AS n, 1 AS lsn UNION ALL SELECT n + 1, 1 FROM r, "
+            "(SELECT count(*) AS c FROM log) WHERE c > 0 AND n < 5) SELECT count(*) FROM r",
+            (0, 6),
+        ),
+    ],
+    ids=["self-join", "union", "not in", "common table twice", "correlated", "recursive"],
+)
+def test_a_table_that_is_read_twice_is_whole_each_time(folder: Path, statement: str, expected: tuple[int, int]) -> None:
+    count = cmqd_log.scan(folder, ["lsn"]).read_all().num_rows
+
+    assert answer(folder, statement) == [(expected[0] * count + expected[1],)]
+
+
+def test_only_the_columns_of_the_plan_are_decoded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], str]] = []
+
+    def noted(path: str, columns: list[str], *, mode: str, **options: Any) -> Any:
+        asked.append((columns, mode))
+        return cmqd_log.scan(path, columns, mode=mode, **options)
+
+    monkeypatch.setattr(sql, "scan", noted)
+    answer(folder, "SELECT count(*) FROM log")
+    answer(folder, "SELECT a.queue FROM (SELECT * FROM log) a WHERE lsn > 4")
+    answer(folder, "SELECT m.state FROM log JOIN messages m USING (msg_id)")
+    answer(folder, "SELECT 1")
+
+    assert asked == [
+        (["lsn"], "events"),
+        (["lsn", "queue"], "events"),
+        (["msg_id"], "events"),
+        (["msg_id", "event"], "all"),
+    ]
+
+
+@pytest.mark.parametrize("uses", [None, {"log": sql.Use(["lsn"], False)}], ids=["unreadable", "wrong"])
+def test_a_plan_that_cannot_be_read_or_lacks_a_column_decodes_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, uses: Any
+) -> None:
+    expected = answer(folder, "SELECT lsn, queue FROM log")
+
+    def planned(statement: str) -> Any:
+        return uses
+
+    monkeypatch.setattr(sql, "_uses", planned)
+
+    assert answer(folder, "SELECT lsn, queue FROM log") == expected
+
+
+def test_a_table_beyond_the_limit_is_refused_with_the_ways_out(folder: Path) -> None:
+    twice = "SELECT count(*) FROM log a JOIN log b USING (lsn)"
+
+    with pytest.raises(sql.QueryError, match=r"reads table log more than once, and the columns lsn have more than 100"):
+        answer(folder, twice, load_limit=100)
+    assert answer(folder, "SELECT count(*) FROM log", load_limit=100) == answer(folder, "SELECT count(*) FROM log")
+
+
+def test_all_tables_are_as_of_the_row_that_is_asked(folder: Path) -> None:
+    (newest,) = answer(folder, "SELECT max(as_of_lsn) FROM messages")[0]
+
+    told = answer(folder, "SELECT max(l.lsn), max(m.as_of_lsn) FROM log l, messages m", as_of_lsn=newest - 50)
+    scanned = cmqd_log.scan(folder, ["event"], mode="all", endingLsn=newest - 50).read_all()
+
+    assert told[0][0] <= newest - 50 == told[0][1]
+    assert answer(folder, "SELECT state FROM messages", as_of_lsn=newest - 50) == [
+        (row["event"],) for row in scanned.to_pylist()
+    ]
+    with pytest.raises(OptionError, match=f"can be read end at row {newest}"):
+        answer(folder, "FROM log", as_of_lsn=newest + 1)
+
+
+REFUSED = {
+    "SELEC 1": 'syntax error at or near "SELEC"',
+    "": "the text has 0 statements; give a single SELECT",
+    "SELECT 1; SELECT 2": "the text has 2 statements",
+    "COPY log TO 'out.csv'": "the log is read with SELECT alone, and is never changed; COPY is refused",
+    "INSERT INTO log VALUES (1)": "INSERT is refused",
+    "CREATE TABLE t (n INT)": "CREATE is refused",
+    "ATTACH 'other.db'": "ATTACH is refused",
+    "INSTALL httpfs": "LOAD is refused",
+    "SET threads = 1": "SET is refused",
+    "PRAGMA database_list": "PRAGMA is refused",
+    "SELECT * FROM '{file}'": "SQL reads the tables log, messages, queues alone, no files and no extensions",
+    "SELECT * FROM read_csv('{file}')": "SQL reads the tables log, messages, queues alone",
+    "SELECT * FROM read_text('{file}')": "SQL reads the tables log, messages, queues alone",
+    "SELECT * FROM glob('/etc/*')": "SQL reads the tables log, messages, queues alone",
+    "SELECT * FROM 'http://127.0.0.1:9/x.parquet'": "",
+    "SELECT * FROM here": "the tables are log, messages, queues; DESCRIBE log lists columns",
+    "SELECT quue FROM log": 'Referenced column "quue" not found',
+    "SELECT st_point(1, 2)": "extensions are never loaded",
+    "SELECT msg_id::INT FROM log": "Could not convert string",
+}
+
+
+@pytest.mark.parametrize("statement", REFUSED)
+def test_bad_sql_writes_and_files_are_refused_in_a_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    here = cmqd_log.scan(folder).read_all()
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(sql.QueryError) as refused:
+        answer(folder, statement.replace("{file}", str(tmp_path / "secret.csv")))
+
+    assert here.num_rows
+    assert REFUSED[statement] in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert "read_log" not in str(refused.value)
+    assert [file.name for file in tmp_path.iterdir()] == ["secret.csv"]
+
+
+def test_a_statement_opens_no_connection_and_loads_no_extension(folder: Path, tmp_path: Path) -> None:
+    """The library downloads extensions into the home, by sockets of its own: here the home stays empty."""
+    text = (
+        "import os\nfrom cmqd_log.sql import query, QueryError\n"
+        "for text in ('SELECT count(*) FROM log', \"SELECT json_extract('{}', '$.a')\", 'SELECT st_point(1, 2)',\n"
+        "             \"FROM 'http://127.0.0.1:PORT/x.parquet'\"):\n"
+        "    try:\n        with query(os.environ['DATA'], text) as answered: answered.reader.read_all()\n"
+        "    except QueryError as error: print(error)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        ran = subprocess.run(
+            [sys.executable, "-c", text.replace("PORT", str(server.getsockname()[1]))],
+            env={"HOME": str(tmp_path), "DATA": str(folder)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout.splitlines()) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_row_is_the_error_of_the_log(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "data")
+    file = max((tmp_path / "data/segments").glob("*.db"))
+    with closing(sqlite3.connect(file)) as raw:
+        raw.execute("UPDATE log SET data = CAST(data || 'x' AS BLOB) WHERE messages > 0")
+        raw.commit()
+
+    with pytest.raises(FolderError, match="its bodies do not match their checksum"):
+        answer(tmp_path / "data", "SELECT max(body) FROM log")
+    with pytest.raises(CmqdSourceError):
+        answer(tmp_path / "none", "FROM log")
+
+
+def test_the_command_prints_the_rows_in_four_forms(
+    folder: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    statement = "SELECT queue, queue, lsn, body, tags FROM log WHERE queue IS NOT NULL ORDER BY lsn, row_index LIMIT 3"
+    expected = answer(folder, statement.replace("queue, queue, ", "queue, "))
+
+    def printed(form: str) -> bytes:
+        assert run(["log", "query", statement, "--path", str(folder), "--output", form]) == ExitCode.OK
+        return capfdbinary.readouterr().out
+
+    table = printed("table").decode().splitlines()
+    document = json.loads(printed("json"))
+    lines = list(csv.reader(io.StringIO(printed("csv").decode())))
+    (tmp_path / "rows.parquet").write_bytes(printed("parquet"))
+    parquet = pq.read_table(tmp_path / "rows.parquet")
+
+    names = ["queue", "queue_2", "lsn", "body", "tags"]
+    assert table[0].split() == names
+    assert len(table) == 4
+    assert [list(row) for row in document] == [names] * 3
+    assert [(row["queue"], row["lsn"]) for row in document] == [row[:2] for row in expected]
+    assert lines[0] == names
+    assert [line[0] for line in lines[1:]] == [row[0] for row in expected]
+    assert [tuple(row.values())[1:] for row in parquet.to_pylist()] == expected
+
+
+def test_the_command_refuses_in_a_sentence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    query = ["log", "query", "FROM nothing", "--path", str(folder)]
+
+    assert run(query) == ExitCode.USAGE
+    assert "the tables are log, messages, queues" in capfd.readouterr().err
+    assert run(["log", "query", "FROM log", "--path", str(folder), "--as-of-lsn", "99999"]) == ExitCode.USAGE
+    assert "--as-of-lsn cannot be 99999" in capfd.readouterr().err
+    assert run(["queue", "list", "--output", "csv"]) == ExitCode.USAGE
+    assert "--output csv is of cmq log query alone; give table or json" in capfd.readouterr().err
+
+
+def test_the_command_names_its_extra(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    monkeypatch.delitem(sys.modules, "cmqd_log.sql")
+    monkeypatch.delattr(cmqd_log, "sql")
+
+    assert run(["log", "query", "FROM log", "--path", str(folder)]) == ExitCode.FAILED
+    assert "cmqd[sql]" in capfd.readouterr().err
