@@ -162,7 +162,6 @@ async def over_the_wire(log: StorageProcessLog, ids: list[int], name: str) -> No
     assert log.process_id is not None
     times: list[float] = []
     holds: list[float] = []
-    sleeps: list[float] = []
     is_over = False
 
     async def ping() -> None:
@@ -170,9 +169,7 @@ async def over_the_wire(log: StorageProcessLog, ids: list[int], name: str) -> No
             began = time.perf_counter()
             await log.find_rows(1, 0)
             holds.append(time.perf_counter() - began)
-            began = time.perf_counter()
             await asyncio.sleep(0.001)
-            sleeps.append(time.perf_counter() - began - 0.001)
 
     for pinging in (False, True):
         pinger = asyncio.create_task(ping()) if pinging else None
@@ -220,9 +217,9 @@ async def measure(arguments: argparse.Namespace) -> None:
     sealed_rows = int(arguments.gigabytes * 1e9) // row_bytes
     segment_rows = sealed_rows // segments
     written = Written(segments * segment_rows + arguments.unsealed, segment_rows, arguments.body)
-    folder = Path(tempfile.mkdtemp(dir=root, prefix="cmqd-histories-"))
     if shutil.disk_usage(root).free < 1.5e9 * arguments.gigabytes:
         sys.exit(f"{root} has too little room")
+    folder = Path(tempfile.mkdtemp(dir=root, prefix="cmqd-histories-"))
     print(json.dumps(conditions(root)))
     log = Log(folder / "data")
     try:
@@ -256,7 +253,11 @@ def main() -> None:
     parser.add_argument("--body", type=int, default=1_024)
     parser.add_argument("--ids", type=int, default=50, help="messages of each kind")
     parser.add_argument("--scratch", type=Path)
-    asyncio.run(measure(parser.parse_args()))
+    arguments = parser.parse_args()
+    if arguments.segments < 5:
+        # In fewer segments no message is in three of them, and the choice of messages would not end.
+        parser.error("--segments is at least 5")
+    asyncio.run(measure(arguments))
 
 
 if __name__ == "__main__":

@@ -121,7 +121,8 @@ def _backup_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("data", type=Path, metavar="DATA", help="data folder of the broker, which may run")
     parser.add_argument("--to", required=True, metavar="FOLDER|URL", help="place of the backup; made if it is missing")
-    parser.add_argument(
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
         "--every",
         type=_interval,
         metavar="TIME",
@@ -146,7 +147,7 @@ def _backup_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="TOML file with the settings of a broker with redundancy: its engine has the accounts",
     )
-    parser.add_argument(
+    kinds.add_argument(
         "--end",
         action="store_true",
         help="make no run: the broker keeps nothing for the runs of this backup any more",

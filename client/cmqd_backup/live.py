@@ -45,7 +45,7 @@ def address_of(folder: Path) -> Address:
 def standing_name(place: str) -> str:
     """Return the name of the standing pin of a backup: a part of its place that people know, and a digest."""
     known = re.sub(r"[^A-Za-z0-9_-]+", "-", place.rstrip("/").rpartition("/")[2])[:40].strip("-")
-    return f"{known or 'backup'}-{sha256(place.encode()).hexdigest()[:6]}"
+    return f"{known or 'backup'}-{sha256(os.fsencode(place)).hexdigest()[:6]}"
 
 
 @contextlib.asynccontextmanager

@@ -123,11 +123,14 @@ class FolderStore:
 
     def sizes(self, folder: str) -> dict[str, int]:
         """See ``Store``."""
-        try:
-            entries = list(os.scandir(self._root / folder))
-        except FileNotFoundError:
-            return {}
-        return {f"{folder}/{entry.name}": entry.stat().st_size for entry in entries if not entry.name.endswith(_PART)}
+        sizes: dict[str, int] = {}
+        # A run beside this command may remove files (``--keep``) between the list and the look.
+        with contextlib.suppress(FileNotFoundError):
+            for entry in list(os.scandir(self._root / folder)):
+                with contextlib.suppress(FileNotFoundError):
+                    if not entry.name.endswith(_PART):
+                        sizes[f"{folder}/{entry.name}"] = entry.stat().st_size
+        return sizes
 
     def read(self, name: str) -> bytes:
         """See ``Store``."""
@@ -200,8 +203,9 @@ class UrlStore:
         kind = url.partition("://")[0]
         try:
             self._files, self._root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            raise Refused(f"the file system of {kind} URLs cannot be used: {error}") from None
+        except Exception as error:
+            # Libraries of file systems have errors of their own, and some connect here.
+            raise Refused(f"the file system of {kind} URLs cannot be used: {type(error).__name__}: {error}") from None
         if kind.rpartition("::")[2] == "memory":
             raise Refused(f"{url} is lost with the process that writes it: name another place")
         # A password would otherwise stand in every report.

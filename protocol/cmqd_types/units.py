@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-_QUANTITY = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]+)", re.ASCII)
+_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?|\.\d{1,30})\s*([A-Za-z]+)", re.ASCII)
 
 
 class Unit(msgspec.Struct, frozen=True):

@@ -101,7 +101,7 @@ async def test_a_second_run_copies_new_files_alone(log: GrowingLog, backup: Path
     ended = command("backup", log.folder, "--to", backup)
 
     assert ended.code == 0
-    assert " 1 new files" in ended.lines
+    assert " 1 new file," in ended.lines
     assert {path: path.stat().st_mtime_ns for path in first} == first
     assert len(list((backup / "segments").iterdir())) == 3
     assert command("restore", backup, target).code == 0
@@ -411,7 +411,7 @@ async def test_a_file_of_a_run_that_was_killed_is_read_before_it_counts(log: Gro
 
     ended = command("backup", log.folder, "--to", backup)
 
-    assert " 1 new files" in ended.lines
+    assert " 1 new file," in ended.lines
     assert sorted((backup / "segments").iterdir()) == [kept, torn]
     assert command("restore", backup, target).code == 0
     assert await bodies_of(target) == expected(4)

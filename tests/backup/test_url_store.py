@@ -46,7 +46,7 @@ async def test_a_backup_at_a_url_is_restored(tmp_path: Path):
 
     assert [ended.code for ended in (first, second, listed, restored)] == [0, 0, 0, 0], restored.error
     # A segment, and no checkpoint of before.
-    assert " 1 new files" in second.lines
+    assert " 1 new file," in second.lines
     assert f"backup of log {read_manifest(log.folder).log_id} in {PLACE}: 2 runs" in listed.lines
     assert [entry.last_lsn for entry in read_manifest(tmp_path / "restored").segments] == [2, 4, 6]
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from cmqd_backup import stores
+from cmqd_backup.command import main
 from cmqd_backup.keeping import remove_old
+from cmqd_backup.live import standing_name
 from cmqd_backup.moments import parse_moment
 from cmqd_backup.refusals import Refused
 from cmqd_backup.restores import restoring, targets
@@ -136,6 +139,50 @@ async def test_a_link_that_leads_to_no_folder_is_told(tmp_path: Path, kind: str)
         assert ended.code == 4
         assert ended.error == f"cmqd: {told}: make it, or name another folder\n"
     assert not (tmp_path / "missing").exists()
+
+
+async def test_a_file_that_goes_while_a_backup_is_listed_is_left_out(tmp_path: Path):
+    """A run beside the command removes it; a link to a missing file looks alike."""
+    log, backup = GrowingLog(tmp_path / "data"), tmp_path / "backup"
+    await log.grow(2)
+    assert command("backup", log.folder, "--to", backup).code == 0
+    (backup / "segments" / "00000000.0123456789abcdef.db").symlink_to(tmp_path / "missing")
+
+    assert command("backup", "list", backup).code == 0
+
+
+def test_an_age_of_thousands_of_digits_is_refused():
+    with pytest.raises(Refused, match="is not a time"):
+        parse_moment("9" * 5000 + "d", NOW_MS)
+
+
+def test_a_place_whose_name_is_no_text_has_a_standing_pin(tmp_path: Path):
+    place = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+
+    assert standing_name(place).startswith("caf-")
+
+
+def test_an_end_with_an_interval_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="2"):
+        main(["backup", str(tmp_path), "--to", str(tmp_path / "backup"), "--every", "1m", "--end"])
+
+    assert "--end: not allowed with argument --every" in capsys.readouterr().err
+
+
+def test_an_error_of_the_library_of_a_url_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
+    class Library:
+        class core:
+            @staticmethod
+            def url_to_fs(_url: str) -> None:
+                raise LookupError("no such host")
+
+    def import_library(_name: str) -> type[Library]:
+        return Library
+
+    monkeypatch.setattr(stores, "import_module", import_library)
+
+    with pytest.raises(Refused, match="the file system of sftp URLs cannot be used: LookupError: no such host"):
+        stores.open_store("sftp://nowhere/backup")
 
 
 def test_an_error_of_the_system_is_a_sentence(tmp_path: Path):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from cmqd_log.data_folder.histories import HistoryReader
+from cmqd_log.data_folder.histories import HistoryReader, NoMessageError
 from cmqd_reading.births import births_in
 from cmqd_reading.life import Life
 from cmqd_segment.records import Administered, MessagesMoved, MessagesSent, RedriveStarted
@@ -79,3 +79,10 @@ def test_a_redrive_names_its_key_from_a_segment_of_its_own(tmp_path: Path) -> No
         (LifeKind.SENT, None),
         (LifeKind.REDRIVEN, Actor("owner", "AKIDkey", host="10.0.0.7")),
     ]
+
+
+def test_a_log_without_messages_is_told(tmp_path: Path) -> None:
+    write_folder(tmp_path / "data", [[([queue_created(1, "orders")], [], NOW_MS)]])
+
+    with pytest.raises(NoMessageError, match="data has no message$"):
+        HistoryReader(str(tmp_path / "data")).history(MESSAGE_ID)

@@ -94,7 +94,7 @@ def _require_newest(runs: Runs, newest: Run) -> None:
         until = datetime.fromtimestamp(newest.wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
         raise Refused(
             f"{'; '.join(runs.faults)}. The runs before have the log up to {shown_time(newest.wall_ms)}, and the last"
-            f" {lost} would be lost. To restore up to there: --to-time {until}"
+            f" {lost} would be lost. To restore up to there: cmqd restore --to-time {until}"
         )
 
 

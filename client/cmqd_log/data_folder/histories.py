@@ -347,6 +347,8 @@ class HistoryReader:
                 f"{self._path} does not tell of {name} any more: {describe(missing)} are reclaimed or lost"
                 " (the setting keep_history_ms keeps rows)"
             )
+        if above[0] < 0 and below[0] < 0:
+            return NoMessageError(f"{self._path} has no message")
         if above[0] < 0:
             return NoMessageError(f"no message of {self._path} has the id {name}: the newest is {printed_id(below[0])}")
         return NoMessageError(
