@@ -84,5 +84,5 @@ def test_a_redrive_names_its_key_from_a_segment_of_its_own(tmp_path: Path) -> No
 def test_a_log_without_messages_is_told(tmp_path: Path) -> None:
     write_folder(tmp_path / "data", [[([queue_created(1, "orders")], [], NOW_MS)]])
 
-    with pytest.raises(NoMessageError, match="data has no message$"):
+    with pytest.raises(NoMessageError, match=r"data has no message$"):
         HistoryReader(str(tmp_path / "data")).history(MESSAGE_ID)
