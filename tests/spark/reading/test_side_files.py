@@ -19,7 +19,7 @@ from cmqd_log.reading.planning import plan_batch, share_of
 from cmqd_reading.naming import names_message
 from cmqd_segment.manifest import MAX_SOURCES, read_manifest, write_manifest
 from cmqd_segment.side import LIKELY_PLAN_BYTES
-from support.spark.log_folder import Row, queue_created, sends, write_folder
+from support.spark.log_folder import Row, add_checkpoint, queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS
 
 if TYPE_CHECKING:
@@ -154,6 +154,41 @@ def test_a_plan_of_a_url_fetches_side_files_alone(folder: Path, store: Ranges, t
     store.asked.clear()
     plan(store.url, tmp_path / "cache", queue="q1")
     assert store.fetched(".side") == 0, "part one is in the cache"
+
+
+SEGMENTS = 11
+FIFTY = range(50)
+
+
+@pytest.fixture
+def fifty(tmp_path: Path) -> Iterator[Ranges]:
+    """Eleven segments with messages of 50 queues each, and a checkpoint as of the newest row, by URL."""
+    folder = tmp_path / "fifty" / "data"
+    names = {number + 1: f"queue-{number:02d}" for number in FIFTY}
+    created: Row = ([queue_created(number, name) for number, name in names.items()], [], NOW_MS)
+    segments = [[sends(number, 2 * place, 2) for number in names] for place in range(SEGMENTS)]
+    write_folder(folder, [[created, *segments[0]], *segments[1:]])
+    newest = read_manifest(folder).segments[-1].last_lsn
+    write_manifest(folder, structs.replace(read_manifest(folder), checkpoints=[]))
+    add_checkpoint(folder, newest, names, active=2 * SEGMENTS)
+    with Ranges(folder.parent) as store:
+        thread = threading.Thread(target=store.serve_forever)
+        thread.start()
+        yield store
+        store.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("mode", ["events", "backlog"])
+def test_a_plan_of_a_queue_among_fifty_fetches_no_segment(fifty: Ranges, tmp_path: Path, mode: str) -> None:
+    """The backlog begins at the checkpoint, and no row follows."""
+    tasks = plan(fifty.url, tmp_path / "cache", queue="queue-07", mode=mode)
+
+    assert len(segments_of(tasks)) == SEGMENTS
+    assert {task.wanted for task in tasks} == {frozenset({8})}
+    assert (fifty.fetched(".side"), fifty.fetched(".db")) == (SEGMENTS, 0)
+    assert fifty.fetched("/manifest") >= 1
+    assert sum("/checkpoints/" in path for path, _ in fifty.asked) == 1
 
 
 def test_a_long_part_one_takes_a_second_range(

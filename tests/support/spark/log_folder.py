@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from msgspec import structs
+from pyroaring import BitMap64
 
 from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.checkpoint_file import MAGIC, encode_part, frame
@@ -69,8 +70,9 @@ async def _write(
         await rig.log.close()
 
 
-def add_checkpoint(folder: Path, lsn: int, queues: Mapping[int, str]) -> None:
-    """A checkpoint of queues without messages, as good as any for their names."""
+def add_checkpoint(folder: Path, lsn: int, queues: Mapping[int, str], active: int = 0) -> None:
+    """A checkpoint of queues with so many messages each, all of them active."""
+    held, empty = (BitMap64(range(count)).serialize() if active else b"" for count in (active, 0))
     slices = [
         QueueSlice(
             lsn,
@@ -80,13 +82,13 @@ def add_checkpoint(folder: Path, lsn: int, queues: Mapping[int, str]) -> None:
             QueueAttributes(),
             NOW_MS,
             NOW_MS,
+            active,
             0,
-            0,
-            0,
-            b"",
-            b"",
-            b"",
-            b"",
+            NOW_MS if active else 0,
+            held,
+            held,
+            empty,
+            empty,
             [],
             b"",
             b"",
