@@ -4,21 +4,27 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from cmq_cli.app import run
+from cmq_cli.exitcodes import ExitCode
+from cmqd_log.data_folder.folder import Folder
 from cmqd_log.errors import OptionError, UnknownNameError
 from cmqd_log.options import parse_options
+from cmqd_log.queues import queues_of
 from cmqd_log.reading.arrow_batches import arrow_type
 from cmqd_log.reading.planning import plan_batch
 from cmqd_log.reading.tasks import read_task
 from cmqd_log.schema import COLUMNS
+from cmqd_segment.manifest import read_manifest
 from cmqd_segment.records import MessagesPublished, QueueDeleted, TopicCreated
 from cmqd_types.attributes import TopicAttributes
-from support.spark.log_folder import Row, forget_names, queue_created, sends, write_folder
+from support.spark.log_folder import Row, add_checkpoint, drop_segment, forget_names, queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
@@ -81,6 +87,47 @@ def test_an_id_may_have_lost_its_name(tmp_path: Path):
     assert read(tmp_path / "data", queueId=str(FIRST)) == [(None, None, FIRST, 0), (None, None, FIRST, 1)]
     with pytest.raises(UnknownNameError, match="has no queue of this id"):
         read(tmp_path / "data", queueId="8")
+
+
+def test_the_command_lists_ids_and_times(folder: Path, capfd: pytest.CaptureFixture[str]):
+    write_folder(folder, [[([QueueDeleted(OTHER)], [], NOW_MS + 1000)]])
+
+    assert run(["log", "queues", "--path", str(folder), "--output", "json"]) == ExitCode.OK
+    listed = json.loads(capfd.readouterr().out)
+    assert [(one["id"], one["account"], one["name"], one["exists"], one["messages"]) for one in listed] == [
+        (FIRST, "owner", "orders", False, 5),
+        (SECOND, "owner", "orders", True, 5),
+        (OTHER, "owner", "bills", False, 1),
+    ]
+    created, deleted = "2023-11-14T22:13:20Z", ["2023-11-14T22:13:20Z", None, "2023-11-14T22:13:21Z"]
+    assert [(one["created"], one["deleted"]) for one in listed] == [(created, time) for time in deleted]
+
+    assert run(["log", "queues", "--path", str(folder)]) == ExitCode.OK
+    head, *lines = capfd.readouterr().out.splitlines()
+    assert head.split() == ["id", "account", "queue", "created", "deleted", "messages"]
+    assert [line.split()[:3] for line in lines] == [
+        ["7", "owner", "orders"],
+        ["9", "owner", "orders"],
+        ["12", "owner", "bills"],
+    ]
+    assert run(["log", "queues", "--path", str(folder.parent)]) == ExitCode.NOT_FOUND
+    assert "is not a data folder" in capfd.readouterr().err
+
+
+def test_a_delete_whose_row_is_reclaimed_is_known_by_the_checkpoint(folder: Path):
+    write_folder(folder, [[([QueueDeleted(OTHER)], [], NOW_MS + 1000)]])
+    newest = read_manifest(folder).segments[-1]
+    add_checkpoint(folder, newest.last_lsn, {SECOND: "orders"})
+    drop_segment(folder, newest.first_lsn)
+    data = Folder(str(folder))
+
+    found = queues_of(data, data.view(include_active=False))
+
+    assert [(one.id, one.exists, one.deleted_ms) for one in found] == [
+        (FIRST, False, NOW_MS),
+        (SECOND, True, None),
+        (OTHER, False, None),
+    ]
 
 
 def test_an_id_that_the_log_does_not_have_is_an_error(folder: Path):

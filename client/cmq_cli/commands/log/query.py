@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
+from cmq_cli.commands.log.log_queues import queues
 from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.options import Bytes, CurrentSession, DataPath, IncludeActive
 from cmq_cli.output import Output, OutputForm
@@ -23,7 +24,8 @@ from cmq_cli.values import printable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-app = App(name="log", help="The log, read from a data folder: SQL over its messages.")
+app = App(name="log", help="The log, read from a data folder: its queues, and SQL over its messages.")
+app.command(queues)
 
 SHOWN_ROWS = 1000
 """Rows of a table; the other forms of output have all rows."""

@@ -1,0 +1,71 @@
+"""The queues that a log names: when each was created and deleted, and how many messages of it the log still has."""
+
+import msgspec
+
+from cmqd_log.data_folder.catalog import read_catalog
+from cmqd_log.data_folder.folder import Folder
+from cmqd_log.data_folder.plan import View
+from cmqd_log.data_folder.rows import decoded, metas
+from cmqd_log.message_states.states_at import held_by
+from cmqd_segment.checkpoint import QueueSlice
+from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
+from cmqd_segment.newer import tag_of
+from cmqd_segment.records import QueueCreated, QueueDeleted
+
+_QUEUE_SLICE = 2
+"""Tag of QueueSlice."""
+
+
+class LogQueue(msgspec.Struct):
+    """A queue that the log names."""
+
+    id: int
+    account: str
+    name: str
+    created_ms: int | None = None
+    """None if the row of the creation was reclaimed, and no checkpoint has the queue."""
+    deleted_ms: int | None = None
+    """None if the queue exists, or if the row of the delete was reclaimed."""
+    exists: bool = False
+    messages: int = 0
+    """Messages with rows in the log, in any state."""
+
+
+def queues_of(folder: Folder, view: View) -> list[LogQueue]:
+    """Return the queues of a view by id. Every row is read, because a row of a delete can be anywhere.
+
+    Raises:
+        FolderError, DataLossError: a segment cannot be read.
+    """
+    catalog = read_catalog(folder, view)
+    found = {
+        source.id: LogQueue(source.id, source.account, source.name)
+        for source in catalog.sources.values()
+        if not source.is_topic
+    }
+    checkpointed_lsn = view.checkpoints[-1].lsn if view.checkpoints else 0
+    for entry in view.checkpoints:
+        try:
+            for payload in read_payloads(folder.checkpoint_path(entry)):
+                part = decode_part(payload) if tag_of(payload) == _QUEUE_SLICE else None
+                # Of two checkpoints the newer counts: the queue of the older may be deleted since.
+                if isinstance(part, QueueSlice) and part.queue_id in found:
+                    found[part.queue_id].created_ms = part.created_ms
+                    found[part.queue_id].exists = entry is view.checkpoints[-1]
+        except (CheckpointError, msgspec.MsgspecError, OSError):
+            continue  # replaced meanwhile, or damaged: the rows have the remaining facts
+    for extent in view.extents:
+        with folder.opened(extent) as raw:
+            for lsn, time_ms, meta in metas(folder, raw, extent, 0, view.hi):
+                for record in decoded(extent, lsn, meta):
+                    if isinstance(record, QueueCreated):
+                        found[record.queue_id].created_ms = record.created_ms
+                        # The newest checkpoint tells of the rows below, also if the row of a delete was reclaimed.
+                        found[record.queue_id].exists |= lsn > checkpointed_lsn
+                    elif isinstance(record, QueueDeleted) and record.queue_id in found:
+                        found[record.queue_id].deleted_ms = time_ms
+                        found[record.queue_id].exists = False
+        for number, first, stop in held_by(folder, extent, view.hi):
+            if number in found:
+                found[number].messages += stop - first
+    return [found[number] for number in sorted(found)]
