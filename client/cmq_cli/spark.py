@@ -40,7 +40,7 @@ def as_typed(text: str) -> str:
 
 
 @contextmanager
-def connector_errors(extra: str = "spark") -> Generator[None]:
+def connector_errors(extra: str = "log") -> Generator[None]:
     """Turn errors of the connector, of a missing extra and of Java into CommandFailed, and refuse Windows."""
     if sys.platform == "win32":
         raise CommandFailed(

@@ -97,7 +97,7 @@ def test_every_module_of_client_and_command_line_is_imported_without_posix(platf
 
 def test_the_block_of_posix_modules_blocks() -> None:
     """The test above could not fail otherwise."""
-    ran = run_elsewhere("from pyspark_cmqd.replaying import replay_journal")
+    ran = run_elsewhere("from cmqd_log.copy import journal")
 
     assert ran.returncode == 1
     assert "No module named 'fcntl'" in ran.stderr

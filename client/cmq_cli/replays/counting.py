@@ -10,8 +10,8 @@ ATTEMPTS = 5
 """Maximum number of attempts to count while the broker reclaims segments."""
 
 if TYPE_CHECKING:
+    from cmqd_log.copy.counting import Count
     from cmqd_log.options import Options
-    from pyspark_cmqd.replaying.replay_count import Count
 
 
 def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
@@ -20,10 +20,10 @@ def count_log(session: Session, order: Order) -> "tuple[Options, Count]":
     Raises:
         CmqdSourceError: the options or the log cannot be used.
     """
+    from cmqd_log.copy.counting import count, plan_count
+    from cmqd_log.copy.journal import LEFT_OUT, slice_messages
     from cmqd_log.errors import SegmentReclaimedError
     from cmqd_log.options import parse_options
-    from pyspark_cmqd.replaying.replay_count import count, plan_count
-    from pyspark_cmqd.replaying.replay_journal import LEFT_OUT, slice_messages
 
     options = parse_options({**order.source(), **order.bounds()})
     if times := show_range(options.starting_ms, options.ending_ms):

@@ -38,7 +38,7 @@ class Order:
         repeated. By default all except half messages and messages that were rolled back.
     slice_
         Maximum number of messages in a slice, the part of a run that is sent again after a stop. By default 50000, or
-        10 seconds at the given rate.
+        a second at the given rate.
     """
 
     path: Annotated[DataPath | None, _MESSAGES] = None
@@ -82,10 +82,10 @@ class Order:
     rate: Annotated[int | None, _PACE] = None
     "Maximum number of messages per second, sent evenly; unlimited by default."
     parallel: Annotated[int | None, _PACE] = None
-    "Number of tasks that send concurrently, up to the cores of the master; 1 (the default) keeps the order."
+    "Send as many times as many requests at once, without an order; 1 (the default) keeps the order."
     slice_: Annotated[int | None, Parameter(name="--slice"), _PACE] = None
     master: Annotated[str | None, _PACE] = None
-    "Master of Spark: local[2] by default, or the URL of a cluster that can read the folder."
+    "Send with Spark: local[2], or the URL of a cluster that can read the folder."
     state: Annotated[Path | None, _PACE] = None
     "File for the journal, instead of a file in the folder of the user."
     resume: Annotated[str | None, _PACE] = None

@@ -9,9 +9,9 @@ from cmq_cli.values import from_ms, show_count, show_size, show_time
 from cmqd_types.sentences import counted
 
 if TYPE_CHECKING:
+    from cmqd_log.copy.counting import Count
+    from cmqd_log.copy.journal import Journal
     from cmqd_log.options import Options
-    from pyspark_cmqd.replaying.replay_count import Count
-    from pyspark_cmqd.replaying.replay_journal import Journal
 
 _COLUMNS = ("rows#", "messages#", "bodies#", "first sent", "last sent")
 

@@ -1,11 +1,12 @@
-"""Runs of a replay: count only, begin, resume. The journal is kept, and Spark sends slice after slice."""
+"""Runs of a replay: count only, begin, resume. The journal is kept, and slice after slice is sent."""
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +19,11 @@ from cmq_cli.session import Session
 from cmq_cli.spark import as_typed
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.replaying.replay_count import Count
-    from pyspark_cmqd.replaying.replay_journal import Journal, Slice
+    from cmqd_log.copy.counting import Count
+    from cmqd_log.copy.journal import Journal, Slice
 
-DEFAULT_MASTER = "local[2]"
+EARLIER_DEFAULT_MASTER = "local[2]"
+"""Master in the journals of earlier versions, which sent with Spark alone. These runs go on without Spark."""
 SETTINGS = {"spark.python.task.killTimeout": "100ms"}
 """A cancelled task sends no more; by default it would send for 2 seconds."""
 
@@ -46,21 +48,21 @@ def only_count(session: Session, order: Order) -> ExitCode:
 
 def begin_run(session: Session, order: Order) -> ExitCode:
     """Count the messages, write the journal, and send. Raises the errors of :func:`only_count`."""
+    from cmqd_log.copy import journal as journals
     from cmqd_log.message_states.states_at import write_states
-    from pyspark_cmqd.java import use_java
-    from pyspark_cmqd.replaying import replay_journal
 
     output = session.output
     address = session.address()
     target = asyncio.run(find_target(session, order))
-    use_java()
+    if order.master:
+        _check_spark()
     options, count = count_log(session, order)
     check_fits(order, count, target)
     show_counts(output, options, count)
     if target.subscriptions == 0:
         output.warning(f"{order.into_topic!r} has no subscriptions: messages published there are discarded")
-    run = replay_journal.new_run()
-    file = replay_journal.journal_file(run, replay_journal.journal_folder(os.environ))
+    run = journals.new_run()
+    file = journals.journal_file(run, journals.journal_folder(os.environ))
     if order.state is not None:
         file = order.state.absolute()
         if file.exists():
@@ -74,7 +76,7 @@ def begin_run(session: Session, order: Order) -> ExitCode:
     if not target.id:
         target = asyncio.run(create_target(session, order.into or "", count))
     parallel = order.parallel or 1
-    journal = replay_journal.Journal(
+    journal = journals.Journal(
         run=run,
         source=order.source(),
         starting_ms=options.starting_ms,
@@ -92,17 +94,17 @@ def begin_run(session: Session, order: Order) -> ExitCode:
         allow_data_loss=order.allow_data_loss,
         rate=order.rate,
         parallel=min(parallel, order.rate or parallel),
-        master=order.master or DEFAULT_MASTER,
+        master=order.master or "",
         slices=count.slices,
     )
-    with replay_journal.locked(file):
+    with journals.locked(file):
         if count.states:
             # Before the journal: a run that has a journal can be resumed, and could not without the states.
-            write_states(replay_journal.states_file(file), count.states)
-        replay_journal.write_journal(journal, file)
+            write_states(journals.states_file(file), count.states)
+        journals.write_journal(journal, file)
         output.remark(f"run {run}, journal {file}")
         code = _run(session, journal, file, count)
-        replay_journal.clear_up(journal, file)
+        journals.clear_up(journal, file)
         return code
 
 
@@ -119,22 +121,22 @@ def resume_run(session: Session, resume: str, order: Order) -> ExitCode:
         CmqError: the server refuses or cannot be reached.
         CmqdSourceError: the journal or the log cannot be used.
     """
-    from pyspark_cmqd.java import use_java
-    from pyspark_cmqd.replaying import replay_journal
-    from pyspark_cmqd.replaying.replay import check_log
+    from cmqd_log.copy import journal as journals
+    from cmqd_log.copy.slices import check_log
 
     output = session.output
-    file = replay_journal.journal_file(resume, replay_journal.journal_folder(os.environ))
-    with replay_journal.locked(file):
-        journal = replay_journal.read_journal(file)
+    file = journals.journal_file(resume, journals.journal_folder(os.environ))
+    with journals.locked(file):
+        journal = journals.read_journal(file)
         if not journal.is_done:
             asyncio.run(check_same_target(session, journal))
-            use_java()
             check_log(journal)
         journal.rate = order.rate or journal.rate
         journal.parallel = order.parallel or journal.parallel
         journal.parallel = min(journal.parallel, journal.rate or journal.parallel)
-        journal.master = order.master or journal.master
+        journal.master = order.master or ("" if journal.master == EARLIER_DEFAULT_MASTER else journal.master)
+        if journal.master and not journal.is_done:
+            _check_spark()
         remaining = sum(part.messages for part in journal.slices[journal.done :])
         output.remark(
             f"run {journal.run}: {journal.done:,} of {len(journal.slices):,} slices are done, "
@@ -143,7 +145,7 @@ def resume_run(session: Session, resume: str, order: Order) -> ExitCode:
         if journal.attempts:
             age = time.time() - journal.begun
             repeat = f"the interrupted slice ({journal.next_slice}) is sent again from its start"
-            if 0 <= age <= replay_journal.REMEMBERED_S:
+            if 0 <= age <= journals.REMEMBERED_S:
                 output.remark(
                     f"{repeat}; the server recognizes the messages that it has stored, and does not store them again"
                 )
@@ -152,7 +154,7 @@ def resume_run(session: Session, resume: str, order: Order) -> ExitCode:
                     f"{repeat}; the server no longer remembers its dedup ids, and may store messages of the slice twice"
                 )
         code = _run(session, journal, file, None)
-        replay_journal.clear_up(journal, file)
+        journals.clear_up(journal, file)
         return code
 
 
@@ -181,9 +183,17 @@ def _run(session: Session, journal: "Journal", file: Path, count: "Count | None"
 
 
 def _send_slices(session: Session, journal: "Journal", file: Path) -> bool:
-    """Send the remaining slices with Spark; return True if all are sent, False after a signal."""
-    from pyspark_cmqd.replaying.replay import replay as replay_slices
-    from pyspark_cmqd.replaying.replay_journal import Meter
+    """Send the remaining slices, with Spark if the run has a master.
+
+    Returns:
+        True if all are sent, False after a signal.
+    """
+    if not journal.master:
+        from cmqd_log.copy.replay import replay
+
+        with _kept_signals() as received:
+            return _send_with(partial(replay, journal, file), session, journal, received)
+    from pyspark_cmqd.replay import replay as replay_with_spark
     from pyspark_cmqd.session import spark_session
 
     session.output.remark(f"starting Spark ({journal.master})")
@@ -191,23 +201,42 @@ def _send_slices(session: Session, journal: "Journal", file: Path) -> bool:
         _kept_signals() as received,
         spark_session(journal.master, f"cmq replay {journal.run}", settings=SETTINGS) as spark,
     ):
-        # After the start of Spark, which sets its own handlers. These handlers only note the signal, so that the run
-        # ends at a point where it can be resumed.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, _: received.append(number))
-        with session.output.progress() as progress:
-            meter = Meter(journal.messages, sum(part.messages for part in journal.slices[: journal.done]))
-            task = progress.add_task("", total=meter.total, completed=meter.done, rate="")
+        return _send_with(partial(replay_with_spark, spark, journal, file), session, journal, received)
 
-            def show_progress(sent: "Slice | None", _: object) -> None:
-                if sent is not None:
-                    meter.advance(sent.messages)
-                number = min(journal.done + 1, len(journal.slices))
-                state = "stopping" if received else f"slice {number} of {len(journal.slices)}"
-                progress.update(task, description=state, completed=meter.done, rate=str(meter))
 
-            url = session.address().url()
-            return replay_slices(spark, journal, file, url, stopped=lambda: bool(received), tell=show_progress)
+def _send_with(send: "Callable[..., bool]", session: Session, journal: "Journal", received: list[int]) -> bool:
+    """Send the remaining slices and show their progress; a signal stops the run at a point where it can be resumed."""
+    from cmqd_log.copy.journal import Meter
+
+    # After the start of Spark, which sets its own handlers. These handlers only note the signal.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: received.append(number))
+    with session.output.progress() as progress:
+        meter = Meter(journal.messages, sum(part.messages for part in journal.slices[: journal.done]))
+        task = progress.add_task("", total=meter.total, completed=meter.done, rate="")
+
+        def show_progress(sent: "Slice | None", _: object) -> None:
+            if sent is not None:
+                meter.advance(sent.messages)
+            number = min(journal.done + 1, len(journal.slices))
+            state = "stopping" if received else f"slice {number} of {len(journal.slices)}"
+            progress.update(task, description=state, completed=meter.done, rate=str(meter))
+
+        return send(session.address().url(), stopped=lambda: bool(received), tell=show_progress)
+
+
+def _check_spark() -> None:
+    """Check that Spark and Java are there, before the first message is sent.
+
+    Raises:
+        CmqdSourceError: a package is missing.
+        JavaError: no Java can be used.
+    """
+    from pyspark_cmqd.java import use_java
+    from pyspark_cmqd.session import check_installed
+
+    check_installed()
+    use_java()
 
 
 @contextmanager
@@ -223,6 +252,6 @@ def _kept_signals() -> Generator[list[int]]:
 
 def _resume_name(journal: "Journal", file: Path) -> str:
     """Return the run as ``--resume`` accepts it."""
-    from pyspark_cmqd.replaying.replay_journal import journal_file, journal_folder
+    from cmqd_log.copy.journal import journal_file, journal_folder
 
     return journal.run if journal_file(journal.run, journal_folder(os.environ)) == file else str(file)

@@ -13,8 +13,8 @@ from cmqd_protocol.limits import MAX_HEADERS
 from cmqd_types.attributes import QUEUE
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.replaying.replay_count import Count
-    from pyspark_cmqd.replaying.replay_journal import Journal
+    from cmqd_log.copy.counting import Count
+    from cmqd_log.copy.journal import Journal
 
 DEFAULT_MAX_MESSAGE_BYTES = int(str(QUEUE["max_message_bytes"].default))
 MAX_MESSAGE_BYTES = QUEUE["max_message_bytes"].high

@@ -16,7 +16,7 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -85,20 +85,33 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
         yield batch.take()
 
 
-def read_stretches(task: Task) -> Iterator[tuple[Facts, Run, int, int]]:
-    """Yield the messages of a task without bodies: stretches ``start`` to below ``stop`` of runs, in order.
+class Stretch(NamedTuple):
+    """Messages ``start`` to below ``stop`` of a run."""
+
+    facts: Facts
+    run: Run
+    start: int
+    stop: int
+    data: bytes
+    """The bodies of the row, at the offset of the run; empty without bodies."""
+
+
+def read_stretches(task: Task, *, bodies: bool = False) -> Iterator[Stretch]:
+    """Yield the messages of a task in the order of the log, without a column of Arrow.
 
     Raises:
         FolderError, DataLossError: as for :func:`read_task`.
+        SegmentReclaimedError: the broker reclaimed the segment.
     """
     folder = open_folder(task.options)
     selector = Selector(task)
     try:
         with folder.opened(task.piece.extent) as raw:
             for above, upto in _ranges(raw, task):
-                for lsn, meta, _ in _rows(folder, raw, task, above, upto, False):
+                for lsn, meta, data in _rows(folder, raw, task, above, upto, bodies):
                     for one in stored_in(decoded(task.piece.extent, lsn, meta)):
-                        yield from selector.selected(lsn, one)
+                        for facts, run, start, stop in selector.selected(lsn, one):
+                            yield Stretch(facts, run, start, stop, data)
     except sqlite3.Error as error:
         raise FolderError(f"segment {task.piece.extent.file} cannot be read: {error}") from error
 

@@ -13,7 +13,7 @@ requests. A topic remembers no message that matches no subscription: the batch b
 once, and published after the reply to the batch before.
 
 A broker without memory for more dedup ids of the account refuses new ids until older ids end. The sink waits up to
-:data:`MEMORY_PATIENCE_S` with a request, and logs the wait.
+:data:`cmqd_log.copy.sending.MEMORY_PATIENCE_S` with a request, and logs the wait.
 
 When a write ends, all of its rows are stored, on disk: *at least once*. A failed write takes nothing back.
 
@@ -50,23 +50,18 @@ import base64
 import hashlib
 import logging
 import secrets
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from cmqd_client import Client, CmqError, Outgoing, connect
-from cmqd_client.client_names import default_name
-from cmqd_client.errors import NotSupported, OutcomeUnknown, OutOfOrder, TooManyRequests
-from cmqd_log.errors import CmqdSourceError, OptionError, masked
+from cmqd_log.copy import sending
+from cmqd_log.errors import CmqdSourceError, OptionError
 from cmqd_log.schema import OF_THE_LOG
 from pyspark_cmqd.sending.sink_options import SinkOptions, parse_sink_options
-from pyspark_cmqd.sending.sink_pace import Pace
-from pyspark_cmqd.sending.sink_requests import DedupIds, Request, chosen_columns, requests_of
+from pyspark_cmqd.sending.sink_requests import DedupIds, chosen_columns, requests_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,48 +71,12 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """Properties of a task of a stream. Spark does not document these properties; a test notices if they go."""
 
-MEMORY_PATIENCE_S = 600.0
-"""Time for which a request waits for memory for its dedup ids: twice the life of an id."""
-
-_Send: TypeAlias = Callable[[Request, str | None], Awaitable["Delivered"]]
-"""Sends a request; a dedup id is the condition that the queue remembers it, None is not a condition."""
-
 _log = logging.getLogger("pyspark_cmqd")
-_sleep = asyncio.sleep
-
-
-class SendError(CmqdSourceError):
-    """The broker refused messages, or could not be reached. Earlier messages stay stored; run the write again."""
-
-    def __init__(self, target: str, sent: int, reason: str) -> None:
-        super().__init__(target, sent, reason)
-        self.target = target
-        self.sent = sent
-        """Number of this task's messages with an answer of the broker."""
-        self.reason = masked(reason)
-
-    def __str__(self) -> str:
-        return f"messages cannot be sent to {self.target} (this task sent {self.sent} before): {self.reason}"
 
 
 @dataclass(frozen=True)
-class Delivered(WriterCommitMessage):
+class Delivered(sending.Delivered, WriterCommitMessage):
     """Result of a task; the broker has stored all of these messages on disk."""
-
-    messages: int = 0
-    bytes: int = 0
-    """Bytes of bodies and headers."""
-    requests: int = 0
-    matched: int = 0
-    """Number of copies, for a topic; publishes that were repeated after a lost reply do not count."""
-
-    def __add__(self, other: "Delivered") -> "Delivered":
-        return Delivered(
-            self.messages + other.messages,
-            self.bytes + other.bytes,
-            self.requests + other.requests,
-            self.matched + other.matched,
-        )
 
 
 class _Sink:
@@ -148,9 +107,9 @@ class _Sink:
         """
         return asyncio.run(deliver(self.options, self.columns, iter(batches), dedup_id))
 
-    def tell(self, event: str, messages: "Sequence[WriterCommitMessage | None]") -> Delivered:
+    def tell(self, event: str, messages: "Sequence[WriterCommitMessage | None]") -> sending.Delivered:
         """Log and return the sum of the tasks' results."""
-        total = sum((one for one in messages if isinstance(one, Delivered)), Delivered())
+        total = sum((one for one in messages if isinstance(one, Delivered)), sending.Delivered())
         _log.info("%s: %d messages, %d bytes to %s", event, total.messages, total.bytes, self.options.target)
         return total
 
@@ -247,149 +206,26 @@ async def deliver(
         batch = next(batches, None)
     if batch is None:
         return Delivered()
-    total = Delivered()
-
-    async def one_ended(tasks: "set[asyncio.Task[Delivered]]") -> "set[asyncio.Task[Delivered]]":
-        """Wait until a request ends, and count its messages; return the requests still in progress. Raises the failure
-        of a request.
-        """
-        nonlocal total
-        done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        total = sum((task.result() for task in done if task.exception() is None), total)
-        for task in done:
-            task.result()
-        return others
-
-    try:
-        async with _connected(options) as client:
-            send = _patient(_sender(client, options))
-            tied = options.unique_ids or "dedup_id" not in columns
-            pace = Pace(options.max_rate) if options.max_rate else None
-            most = options.batch_size if pace is None else min(options.batch_size, pace.most_at_once)
-            under_way: set[asyncio.Task[Delivered]] = set()
-            before: tuple[asyncio.Task[Delivered], str] | None = None
-            first_row = 0
-            try:
-                while batch is not None:
-                    for request in requests_of(batch, columns, dedup_id, first_row, most):
-                        if pace is not None:
-                            await asyncio.sleep(pace.wait_seconds(len(request.bodies), time.monotonic()))
-                        while len(under_way) >= options.in_flight:
-                            under_way = await one_ended(under_way)
-                        sending = _in_order(send, request, before, tied) if options.ordered else send(request, None)
-                        before = asyncio.ensure_future(sending), request.dedup_ids[-1]
-                        under_way.add(before[0])
-                    first_row += batch.num_rows
-                    # In a thread, because Spark may need minutes for the next rows: in this thread replies would not
-                    # be read meanwhile, and without heartbeats the broker would close the connection.
-                    batch = await asyncio.to_thread(next, batches, None)
-                while under_way:
-                    under_way = await one_ended(under_way)
-            finally:
-                for task in under_way:
-                    task.cancel()
-                await asyncio.gather(*under_way, return_exceptions=True)
-    except CmqError as error:
-        raise SendError(options.target, total.messages, f"{type(error).__name__}: {error}") from error
-    return total
-
-
-@asynccontextmanager
-async def _connected(options: SinkOptions) -> AsyncGenerator[Client]:
-    """Yield a connected client. A broker that is restarting gets as much time as for a request during the write."""
-    client = connect(
-        options.address,
-        patience=(options.retries + 1) * options.request_timeout,
+    target = sending.Target(
+        address=options.address,
+        queue=options.queue,
+        topic=options.topic,
         retries=options.retries,
         request_timeout=options.request_timeout,
-        product="pyspark-cmqd",
-        name=default_name("spark") if options.address.name is None else None,
+        in_flight=options.in_flight,
+        batch_size=options.batch_size,
+        max_rate=options.max_rate,
+        ordered=options.ordered,
+        tied=options.unique_ids or "dedup_id" not in columns,
     )
-    await client.open()
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-async def _in_order(
-    send: _Send, request: Request, before: "tuple[asyncio.Task[Delivered], str] | None", tied: bool
-) -> Delivered:
-    """Send a request; store it behind the request before, or not at all.
-
-    ``tied``: a remembered dedup id proves that its request is stored. Then a request is sent while the request before
-    is in progress, on the condition that the broker has the last message of the request before. If the broker has not,
-    because that request was refused, lost or not sent yet, this request stores nothing. It is sent again without the
-    condition when the request before is stored, because then all earlier requests are stored. If not ``tied``, a
-    request is sent only then.
-    """
-    if before is None:
-        return await send(request, None)
-    previous, last_dedup_id = before
-    if not previous.done():
-        try:
-            if tied:
-                return await send(request, last_dedup_id)
-        except (OutOfOrder, NotSupported, OutcomeUnknown):
-            # OutcomeUnknown: an attempt was lost, and its repeat refused. If the lost attempt is stored after all, its
-            # rows are in order, and the broker drops the rows of the next attempt by their dedup ids.
-            pass
-        # ``wait`` instead of an await of the task: a cancel of this task must not cancel the task before.
-        await asyncio.wait([previous])
-    # Raises the failure of the request before: a request behind a failed request must not be stored.
-    previous.result()
-    return await send(request, None)
-
-
-def _patient(send: _Send) -> _Send:
-    """Return ``send`` with pauses while the account has no memory for more dedup ids."""
-
-    async def patient(request: Request, after: str | None) -> Delivered:
-        waited_s = 0.0
-        while True:
-            try:
-                return await send(request, after)
-            except TooManyRequests as refusal:
-                pause_s = refusal.retry_after or 0.0
-                if "oldest_ends_ms" not in refusal.details or waited_s + pause_s > MEMORY_PATIENCE_S:
-                    raise
-                _log.warning("waiting %.0f s for room for dedup ids: %s", pause_s, refusal.text)
-                await _sleep(pause_s)
-                waited_s += max(pause_s, 1.0)
-
-    return patient
-
-
-def _sender(client: Client, options: SinkOptions) -> _Send:
-    """Return the function that sends a request to the queue, or publishes it to the topic."""
-    if options.queue:
-        queue = client.queue(options.queue)
-
-        async def send(request: Request, after: str | None) -> Delivered:
-            await queue.send_batch(_messages(request), dedup_ids=request.dedup_ids, after=after)
-            return Delivered(len(request.bodies), request.size, 1)
-
-        return send
-    topic = client.topic(options.topic)
-
-    async def publish(request: Request, after: str | None) -> Delivered:
-        published = await topic.publish_batch(
-            request.bodies,
-            tags=request.tags,
-            routing_keys=request.routing_keys,
-            headers=request.headers,
-            dedup_ids=request.dedup_ids,
-            after=after,
-        )
-        return Delivered(len(request.bodies), request.size, 1, sum(one.matched or 0 for one in published))
-
-    return publish
-
-
-def _messages(request: Request) -> "Sequence[bytes | Outgoing]":
-    if request.headers is None and request.delays is None:
-        return request.bodies
-    count = len(request.bodies)
-    headers = request.headers or [None] * count
-    delays = request.delays or [None] * count
-    return [Outgoing(*one) for one in zip(request.bodies, headers, delays, strict=True)]
+    async with sending.sender_to(target, product="pyspark-cmqd", name="spark") as sender:
+        first_row = 0
+        while batch is not None:
+            for request in requests_of(batch, columns, dedup_id, first_row, sender.most):
+                await sender.add(request)
+            first_row += batch.num_rows
+            # In a thread, because Spark may need minutes for the next rows: in this thread replies would not be read
+            # meanwhile, and without heartbeats the broker would close the connection.
+            batch = await asyncio.to_thread(next, batches, None)
+        await sender.drain()
+    return Delivered(**vars(sender.total))

@@ -9,17 +9,13 @@ headers. A row is identified by its number within its partition.
 # pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from cmqd_log.copy.requests import MAX_REQUEST_BYTES, Request
 from cmqd_log.errors import CmqdSourceError
 from cmqd_protocol.limits import MAX_DEDUP_ID_BYTES
-
-MAX_REQUEST_BYTES = 1 << 20
-"""Limit of bodies and headers of a request: the server's own limit. A larger message is a request of its own, which the
-server accepts or refuses."""
 
 DedupIds: TypeAlias = Callable[[int], str]
 """Returns the id of a row without an id of its own, by the number of the row within the partition."""
@@ -48,21 +44,6 @@ class RowError(CmqdSourceError, ValueError):
 
     def __str__(self) -> str:
         return f"column {self.column!r} of row {self.row} of its partition {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Messages of a request, column by column; None = no message has a value."""
-
-    bodies: list[bytes]
-    dedup_ids: list[str]
-    headers: list[dict[str, str] | None] | None = None
-    delays: list[float | None] | None = None
-    """Delays in seconds."""
-    tags: list[list[str]] | None = None
-    routing_keys: list[str] | None = None
-    size: int = 0
-    """Bytes of bodies and headers."""
 
 
 def chosen_columns(

@@ -21,6 +21,7 @@ from cmq_cli.replays.counting import count_log
 from cmq_cli.replays.order import Order
 from cmq_cli.session import Session
 from cmqd_client import connect
+from cmqd_log.copy import counting
 from cmqd_log.data_folder import folder as folder_module
 from cmqd_log.data_folder.catalog import read_catalog
 from cmqd_log.data_folder.folder import Folder
@@ -43,7 +44,6 @@ from cmqd_segment.manifest import (
 from cmqd_segment.rows import encode_records, meta_checksum
 from cmqd_segment.schema import open_read_only
 from pyspark_cmqd.reading.source import CmqdReader
-from pyspark_cmqd.replaying import replay_count
 from support.processes.running_server import RunningServer
 from support.spark.log_folder import queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS, LogRig
@@ -112,7 +112,7 @@ def test_a_record_of_a_newer_version_is_told(folder: Path, mode: str):
 
 def read_lsns(folder: Path, mode: str) -> list[int]:
     tasks = plan_batch(parse_options({"path": str(folder), "mode": mode}), ["lsn"])
-    return [start for task in tasks for _, _, start, _ in read_stretches(task)]
+    return [start for task in tasks for _, _, start, *_ in read_stretches(task)]
 
 
 def test_all_that_is_sealed(folder: Path):
@@ -576,15 +576,15 @@ def test_an_export_has_no_file_of_a_segment_that_went_after_the_plan(folder: Pat
 
 def test_a_replay_is_counted_anew_if_a_segment_goes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch):
     order = Order(path=str(folder), queue=["orders"])
-    plan = replay_count.plan_count
+    plan = counting.plan_count
 
-    def plan_then_drop(options: Options) -> replay_count.Counting:
+    def plan_then_drop(options: Options) -> counting.Counting:
         planned = plan(options)
         if len(planned.tasks) == 3:
             drop_second(folder)
         return planned
 
-    monkeypatch.setattr(replay_count, "plan_count", plan_then_drop)
+    monkeypatch.setattr(counting, "plan_count", plan_then_drop)
 
     _, count = count_log(Session(form=OutputForm.JSON), order)
 

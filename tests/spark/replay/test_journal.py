@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cmqd_log.message_states.states_at import read_states, write_states
-from pyspark_cmqd.replaying.replay_journal import (
+from cmqd_log.copy.journal import (
     REMEMBERED_S,
     Doubt,
     Journal,
@@ -23,6 +22,7 @@ from pyspark_cmqd.replaying.replay_journal import (
     states_file,
     write_journal,
 )
+from cmqd_log.message_states.states_at import read_states, write_states
 
 NOW = 1_795_000_000.0
 
@@ -65,11 +65,15 @@ def test_no_slice_spans_rows_that_are_gone():
     assert cut(100, [(5, 1), (6, 1)], [(1, 4)]) == [(5, 6, 2)]
 
 
-def test_a_slice_is_ten_seconds_worth_of_the_rate():
+def test_a_slice_is_a_second_of_the_rate_and_a_slice_of_a_slow_run_ten():
     assert slice_messages(None) == 50_000
-    assert slice_messages(100) == 1_000
+    assert slice_messages(2_000) == 2_000
+    assert slice_messages(100) == 100
+    assert slice_messages(20) == 100
+    assert slice_messages(5) == 50
     assert slice_messages(1_000_000) == 50_000
     assert slice_messages(100, 20) == 20
+    assert slice_messages(100, 2_000) == 1_000
     assert slice_messages(None, 70_000_000) == 1_000_000
 
 
@@ -108,6 +112,7 @@ def test_what_is_sent_again_late_or_after_a_jump_of_the_clock_is_in_doubt(ended:
 @pytest.mark.parametrize(
     ("master", "again"),
     [
+        ("", False),
         ("local", False),
         ("local[2]", False),
         ("local[*]", False),

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from cmqd_log.copy.counting import count, plan_count
+from cmqd_log.copy.journal import Journal, JournalError
+from cmqd_log.copy.slices import check_log
 from cmqd_log.options import parse_options
 from cmqd_segment.manifest import read_manifest
-from pyspark_cmqd.replaying.replay import check_log
-from pyspark_cmqd.replaying.replay_count import count, plan_count
-from pyspark_cmqd.replaying.replay_journal import Journal, JournalError
 from support.spark.log_folder import queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS
 

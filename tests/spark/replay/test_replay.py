@@ -1,4 +1,4 @@
-"""``cmq replay`` with a real session, out of and into a real broker."""
+"""``cmq replay`` out of and into a real broker, without Spark and with a real session."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -18,18 +18,16 @@ from msgspec import structs
 from cmq_cli.app import run as run_cmq
 from cmq_cli.exitcodes import ExitCode
 from cmqd_client import Client, FilterType, Message, Outgoing, connect
+from cmqd_log.copy.journal import locked
+from cmqd_log.copy.requests import MARK
 from cmqd_segment.manifest import read_manifest, write_manifest
 from cmqd_segment.records import QueueCreated
 from cmqd_types.attributes import QueueAttributes
-from pyspark_cmqd.replaying.replay_journal import MARK, locked
 from support.client.cmq_runs import Cmq, Ran
 from support.eventually import eventually_elsewhere
 from support.processes.running_broker import RunningBroker
 from support.spark.log_folder import queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS, body
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
 
@@ -81,22 +79,31 @@ def target(broker: RunningBroker, request: pytest.FixtureRequest) -> str:
     return name
 
 
+CORE = ()
+SPARK = ("--master", "local[2]")
+both_ways = pytest.mark.parametrize("cmq", [CORE, SPARK], ids=["core", "spark"], indirect=True)
+"""Without a master, and with Spark."""
+
+
 @pytest.fixture
 def cmq(
     broker: RunningBroker,
-    spark: "SparkSession",
+    request: pytest.FixtureRequest,
     capfdbinary: pytest.CaptureFixture[bytes],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> Cmq:
-    """Runs ``cmq replay`` in this process, with its session. No run prints or stores the key."""
+    """Runs ``cmq replay`` in this process, by default without Spark. No run prints or stores the key."""
+    way: tuple[str, ...] = getattr(request, "param", CORE)
+    if way:
+        request.getfixturevalue("spark")
     monkeypatch.setenv("CMQ_URL", broker.url)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     key = broker.url.split(":")[2].split("@")[0]
 
     def run(*arguments: str) -> Ran:
         capfdbinary.readouterr()
-        code = run_cmq(["replay", *arguments])
+        code = run_cmq(["replay", *arguments, *way])
         captured = capfdbinary.readouterr()
         written = b"".join(file.read_bytes() for file in (tmp_path / "state").rglob("*.json"))
         assert key.encode() not in captured.out + captured.err + written
@@ -162,6 +169,7 @@ def test_a_dry_run_counts_and_sends_nothing(cmq: Cmq, broker: RunningBroker, tar
     assert "nothing was sent" in table.err
 
 
+@both_ways
 def test_a_queue_is_replayed_in_order(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     ran = cmq(*orders(broker, target, "--slice", "200", "--mark"))
 
@@ -183,6 +191,7 @@ def test_a_queue_is_replayed_in_order(cmq: Cmq, broker: RunningBroker, target: s
     assert waiting(broker, target) == 0
 
 
+@both_ways
 def test_tags_are_chosen_by_and_kept(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     async def prepare(client: Client) -> None:
         topic = await client.create_topic("old-news")
@@ -199,6 +208,7 @@ def test_tags_are_chosen_by_and_kept(cmq: Cmq, broker: RunningBroker, target: st
     assert bodies(taken(broker, target)) == [b"news-%d" % number for number in range(0, NEWS, 2)]
 
 
+@both_ways
 def test_routing_keys_are_chosen_by_and_kept(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     async def prepare(client: Client) -> None:
         topic = await client.create_topic("old-routes", filter_type=FilterType.ROUTING)
@@ -216,6 +226,7 @@ def test_routing_keys_are_chosen_by_and_kept(cmq: Cmq, broker: RunningBroker, ta
     assert bodies(taken(broker, target)) == [b"news-%d" % number for number in range(1, NEWS, 3)]
 
 
+@both_ways
 def test_modes_and_ranges(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     async def work(client: Client) -> str:
         queue = await client.create_queue("work", visibility_timeout=3600)
@@ -253,6 +264,7 @@ def test_modes_and_ranges(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     assert ran.json["left_out"] == [{"source": "orders", "event": "sent", "messages": ORDERS}]
 
 
+@both_ways
 def test_the_rate_is_held(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     rate = 300
 
@@ -263,6 +275,7 @@ def test_the_rate_is_held(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     assert times[-1] - times[0] >= ORDERS / rate * 0.8
 
 
+@both_ways
 def test_stopped_in_the_middle_it_goes_on_and_nothing_is_doubled(
     cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path
 ) -> None:
@@ -422,6 +435,7 @@ def test_a_queue_is_replayed_into_itself_only_if_that_is_meant(cmq: Cmq, broker:
     assert bodies(taken(broker, "echo")) == [b"echo-%d" % number for number in range(5)] * 2
 
 
+@both_ways
 def test_rows_that_are_gone_are_told(cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     later = [[sends(1, first, 10, NOW_MS + first * 1000)] for first in (10, 20)]
@@ -476,5 +490,6 @@ def test_without_the_spark_set_it_says_what_to_install(
         return None
 
     monkeypatch.setattr("pyspark_cmqd.session.find_spec", nothing)
-    ran = cmq(*orders(broker, target))
+    ran = cmq(*orders(broker, target, *SPARK))
     assert (ran.code, "cmqd[spark]" in ran.err) == (ExitCode.FAILED, True)
+    assert waiting(broker, target) == 0

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pyspark_cmqd.replaying import replay as module
-from pyspark_cmqd.replaying.replay import replay, sink_options, tasks_at_once
-from pyspark_cmqd.replaying.replay_journal import Journal, Slice, read_journal, write_journal
+from cmqd_log.copy.journal import Journal, Slice, read_journal, write_journal
+from pyspark_cmqd import replay as module
+from pyspark_cmqd.replay import replay, sink_options, tasks_at_once
 
 pytestmark = pytest.mark.spark
 

@@ -18,10 +18,11 @@ import pyarrow as pa
 import pytest
 
 from cmqd_client import connect
+from cmqd_log.copy import sending
+from cmqd_log.copy.sending import SendError
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
-from pyspark_cmqd.sending import sink
-from pyspark_cmqd.sending.sink import Delivered, SendError, deliver
+from pyspark_cmqd.sending.sink import Delivered, deliver
 from pyspark_cmqd.sending.sink_options import parse_sink_options
 from pyspark_cmqd.sending.sink_requests import RowError
 from support.client.faulty_link import LinkConnection
@@ -318,7 +319,7 @@ async def test_room_for_dedup_ids_is_waited_for(server: LocalServer, monkeypatch
     async def sleep(pause_s: float) -> None:
         pauses.append(pause_s)
 
-    monkeypatch.setattr(sink, "_sleep", sleep)
+    monkeypatch.setattr(sending, "_sleep", sleep)
     server.link.carry_out(wire.SendMessages, 2)
     refuse_new_ids(server, 3)
 
@@ -335,13 +336,13 @@ async def test_room_for_dedup_ids_is_not_waited_for_without_end(
     async def sleep(_pause_s: float) -> None:
         pass
 
-    monkeypatch.setattr(sink, "_sleep", sleep)
+    monkeypatch.setattr(sending, "_sleep", sleep)
     refuse_new_ids(server, 20)
 
     with pytest.raises(SendError, match="TooManyRequests"):
         await send(server, batches(10))
 
-    assert len(server.link.of(wire.SendMessages)) == sink.MEMORY_PATIENCE_S // 200 + 1
+    assert len(server.link.of(wire.SendMessages)) == sending.MEMORY_PATIENCE_S // 200 + 1
 
 
 def refuse_new_ids(server: LocalServer, times: int) -> None:

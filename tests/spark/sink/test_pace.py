@@ -2,7 +2,7 @@
 
 import random
 
-from pyspark_cmqd.sending.sink_pace import Pace
+from cmqd_log.copy.pace import Pace
 
 
 def test_messages_go_at_the_rate():

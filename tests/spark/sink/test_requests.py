@@ -11,7 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_cmqd.sending.sink_requests import MAX_REQUEST_BYTES, ColumnError, Request, RowError, requests_of
+from cmqd_log.copy.requests import MAX_REQUEST_BYTES, Request
+from pyspark_cmqd.sending.sink_requests import ColumnError, RowError, requests_of
 
 pytestmark = pytest.mark.spark
 

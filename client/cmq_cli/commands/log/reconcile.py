@@ -54,7 +54,7 @@ def reconcile(
         Master of Spark.
     """
     output = session.output
-    with connector_errors():
+    with connector_errors("spark"):
         from cmqd_log.errors import UnknownNameError
         from pyspark_cmqd.reconcile import ask, write_parquet
         from pyspark_cmqd.reconcile import reconcile as count

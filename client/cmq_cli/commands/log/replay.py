@@ -1,4 +1,4 @@
-"""``cmq replay``: send a part of the log again, with Spark."""
+"""``cmq replay``: send a part of the log again."""
 
 from cmq_cli.exitcodes import ExitCode
 from cmq_cli.options import CurrentSession
@@ -16,13 +16,10 @@ def replay(*, order: Order = _NO_OPTIONS, session: CurrentSession) -> ExitCode:
     sent, in the order of the log, with a journal. A run that was stopped (Ctrl-C) or killed continues with --resume.
 
     A replayed message has its body, its headers and, in a topic, its tags or routing key; a new id and time, and no
-    delay. Needs the extra cmqd[spark]; --dry-run needs no Java.
+    delay. Needs the extra cmqd[log]; --master needs cmqd[spark].
     """
     order.check()
     with connector_errors():
-        from pyspark_cmqd.session import check_installed
-
-        check_installed()
         if order.resume is not None:
             return resume_run(session, order.resume, order)
         return only_count(session, order) if order.dry_run else begin_run(session, order)

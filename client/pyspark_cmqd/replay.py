@@ -1,4 +1,4 @@
-"""Replay, the part with Spark: a slice of a run is a job, read with ``format("cmqd")`` and written with the sink.
+"""Replay by Spark, with a master: a slice of a run is a job, read with ``format("cmqd")`` and written with the sink.
 
 A replayed message keeps body, headers and, in a topic, tags or routing key; it does not keep delay, id and times. The
 dedup id of a replayed message is the name of the run and the message id.
@@ -7,7 +7,6 @@ dedup id of a replayed message is the name of the run and the message id.
 # pyspark and pyarrow tell pyright little of their types.
 # pyright: reportMissingTypeStubs=false
 
-import logging
 import os
 import re
 import threading
@@ -16,63 +15,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cmqd_log.data_folder.folder import open_folder
-from cmqd_log.data_folder.plan import describe
-from cmqd_log.data_folder.positions import check_position, start_at
-from cmqd_log.errors import DataLossError, OtherLogError
-from cmqd_log.options import Mode, parse_options
+from cmqd_log.copy.journal import Doubt, Journal, Slice, states_file, write_journal
+from cmqd_log.copy.requests import MARK
+from cmqd_log.options import Mode
 from cmqd_log.schema import COLUMNS
-from pyspark_cmqd.replaying.replay_count import row_checks
-from pyspark_cmqd.replaying.replay_journal import MARK, Doubt, Journal, JournalError, Slice, states_file, write_journal
 from pyspark_cmqd.session import SparkError, reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_log = logging.getLogger("pyspark_cmqd")
 POLL_SECONDS = 0.1
 """Interval at which a running slice, and a request to stop, are checked."""
 _NO_HEADERS = "cast(map() AS map<string,string>)"
 _NO_TAGS = "cast(array() AS array<string>)"
 """Empty values in place of nulls. Spark takes 60 microseconds to pass a null of a map or an array to a Python writer,
 longer than all other work on the message."""
-
-
-def check_log(journal: Journal) -> None:
-    """Check that the log is the log of the run, and note its id in a journal without an id.
-
-    Raises:
-        JournalError: the log is a different log.
-        DataLossError: the log lost rows of the remaining slices.
-    """
-    options = parse_options(journal.source)
-    folder = open_folder(options)
-    view = folder.view(include_active=options.include_active)
-    path = options.path
-    if view.hi < journal.position:
-        raise JournalError(f"{path} does not hold the log of the run: its rows end before row {journal.position}")
-    try:
-        is_proven = check_position(view, journal.position, journal.log_id, journal.start, path)
-    except OtherLogError as error:
-        raise JournalError(f"{path} does not hold the log of the run: {error}") from error
-    if journal.is_done:
-        return
-    one = journal.next_slice
-    missing = view.gaps(one.first_lsn, one.last_lsn)
-    if missing and not journal.allow_data_loss:
-        raise DataLossError(
-            f"{path} no longer has {describe(missing)}, which the run sends next: reclaimed, or lost to damage"
-        )
-    found = row_checks(folder, view, [one.first_lsn]).get(one.first_lsn)
-    if found is not None and found != one.check:
-        raise JournalError(f"{path} does not hold the log of the run: row {one.first_lsn} has other content")
-    if not is_proven and view.log_id:
-        _log.warning(
-            "the journal of run %s names no log, because an older version of cmqd wrote it; the run continues with %s",
-            journal.run,
-            path,
-        )
-        journal.log_id, journal.start = view.log_id, start_at(view, journal.position)
 
 
 def replay(

@@ -1,4 +1,4 @@
-"""Replay, the part without Spark: slices of the log, the journal, and possible repeats. Pure, but for the journal file.
+"""The journal of a replay: slices of the log, and possible repeats. Pure, but for the journal file.
 
 A *run* sends the messages of a range of the log to a queue, or publishes them to a topic. The range is cut into
 *slices*, ranges of whole rows, which are sent in turn. The journal counts the slices done. The journal is written
@@ -25,22 +25,23 @@ from cmqd_log.files import write_whole
 
 JOURNAL_FORMAT = 1
 SLICE_MESSAGES = 50_000
-"""Messages of a slice: a few seconds of a replay at full speed. Larger slices would repeat more after a stop; in
-smaller slices the half second that Spark needs for a slice would count.
-"""
-SLICE_SECONDS = 10
-"""Seconds that a slice takes at a given rate: far less than the broker remembers dedup ids."""
+"""Messages of a slice: less than a second of a replay at full speed. Larger slices would repeat more after a stop; in
+smaller slices the writes of the journal would count, and the half second that Spark needs for a slice."""
+SLICE_SECONDS = 1
+"""Seconds that a slice takes at a given rate."""
+LEAST_SLICE_MESSAGES = 100
+"""A slow run has slices of as many messages, or of :data:`MOST_SLICE_SECONDS`: the journal has an entry for each."""
+MOST_SLICE_SECONDS = 10
+"""Far less than the broker remembers dedup ids."""
 REMEMBERED_S = 300.0
 """Time for which the broker remembers dedup ids."""
 MOST_SLICE_MESSAGES = 1_000_000
 """Number of dedup ids that the broker remembers per queue."""
-MARK = "cmqd-replayed-from"
-"""Header that says where a message comes from: ``queue/message id/time of its send``."""
 
 LEFT_OUT = frozenset({"half", "rolled_back"})
 """Events and states of messages that no consumer was to receive."""
 
-_NEVER_AGAIN = re.compile(r"local(\[(\d+|\*)\])?", re.ASCII)
+_NEVER_AGAIN = re.compile(r"(local(\[(\d+|\*)\])?)?", re.ASCII)
 """Masters that do not run a failed task again; ``local[2,4]`` and ``local-cluster[...]`` do."""
 _RUN = re.compile(r"r-[0-9a-f]{12}", re.ASCII)
 
@@ -104,9 +105,13 @@ class Slicer:
 
 
 def slice_messages(rate: "int | None", wanted: "int | None" = None) -> int:
-    """Return the maximum number of messages of a slice: ``wanted`` if given, else by the rate."""
-    most = wanted or SLICE_MESSAGES
-    return max(1, min(most, MOST_SLICE_MESSAGES, most if rate is None else rate * SLICE_SECONDS))
+    """Return the maximum number of messages of a slice: ``wanted`` if given, within limits, else by the rate."""
+    most = min(wanted or SLICE_MESSAGES, MOST_SLICE_MESSAGES)
+    if rate is None:
+        return most
+    if wanted is None:
+        most = min(most, max(rate * SLICE_SECONDS, LEAST_SLICE_MESSAGES))
+    return max(1, min(most, rate * MOST_SLICE_SECONDS))
 
 
 class Doubt(msgspec.Struct, frozen=True):
@@ -152,12 +157,13 @@ class Journal(msgspec.Struct, kw_only=True):
     allow_data_loss: bool = False
     rate: int | None = None
     parallel: int = 1
-    master: str
+    master: str = ""
+    """The master of Spark; empty = the run is sent without Spark."""
     slices: list[Slice]
     done: int = 0
     """Number of slices that were sent whole."""
     sent: int = 0
-    """Number of messages in the finished slices, as Spark counted."""
+    """Number of messages in the finished slices."""
     sent_bytes: int = 0
     seconds: float = 0.0
     """Seconds spent on the finished slices."""
@@ -197,7 +203,7 @@ class Journal(msgspec.Struct, kw_only=True):
         """Note that the next slice was sent; return whether some messages of the slice may have been stored twice.
 
         Repeats within the time that the broker remembers are not stored again. A slice that was sent in a single
-        attempt has no repeats, unless a cluster repeated a task.
+        attempt has no repeats, unless a cluster of Spark repeated a task.
         """
         one = self.next_slice
         repeated = self.attempts > 1 or _NEVER_AGAIN.fullmatch(self.master) is None

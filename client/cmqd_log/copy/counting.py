@@ -1,6 +1,6 @@
-"""Counts for a replay: messages at a fixed row of the log, cut into slices. No Spark session.
+"""Counts for a replay: messages at a fixed row of the log, cut into slices.
 
-The count reads records and no bodies, by the code that also reads for Spark, so count and replay select the same
+The count reads records and no bodies, by the code that also reads for the sends, so count and replay select the same
 messages.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from cmqd_log.copy.journal import Slice, Slicer
 from cmqd_log.data_folder.folder import Folder, open_folder
 from cmqd_log.data_folder.plan import Task, View, bounds
 from cmqd_log.data_folder.positions import start_at
@@ -20,7 +21,6 @@ from cmqd_log.reading.planning import plan_batch, unsealed_rows
 from cmqd_log.reading.tasks import read_stretches
 from cmqd_log.schema import COLUMNS
 from cmqd_segment.rows import Run
-from pyspark_cmqd.replaying.replay_journal import Slice, Slicer
 
 
 @dataclass
@@ -127,7 +127,7 @@ def count(
     slicer = Slicer(most, view.gaps(1, view.hi))
     row = 0
     for number, task in enumerate(counting.tasks, 1):
-        for facts, run, start, stop in read_stretches(task):
+        for facts, run, start, stop, _ in read_stretches(task):
             source = facts.queue or facts.topic or "?"
             if not events(facts.event):
                 name = source, str(facts.event)
