@@ -6,7 +6,8 @@ A request has neighbouring messages: at most as many as the sender allows, and a
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 from cmqd_types.messages import Headers, printed_id
 
@@ -66,26 +67,26 @@ class _Columns:
     def __init__(self, journal: "Journal") -> None:
         self._prefix = f"{journal.run}:"
         self._is_marked = journal.mark
-        self._labels = _no_labels if journal.queue else _keys if journal.routing else _tags
+        self._labels_in = _no_labels if journal.queue else _keys if journal.routing else _tags
         self._is_routing = journal.routing
+        self._no_label: Any = "" if journal.routing else []
         self._clear()
 
     def _clear(self) -> None:
         self.bodies: list[bytes] = []
         self._ids: list[str] = []
         self._headers: list[Headers | None] | None = None
-        self._labelled: list[list[str]] | list[str] | None = None
+        self._labels: list[Any] | None = None
         self._size = 0
 
     def take(self) -> Request:
         """Return the request, and begin the next one."""
-        labels = self._labelled
         request = Request(
             bodies=self.bodies,
             dedup_ids=self._ids,
             headers=self._headers,
-            tags=None if self._is_routing else labels,  # pyright: ignore[reportArgumentType]
-            routing_keys=labels if self._is_routing else None,  # pyright: ignore[reportArgumentType]
+            tags=None if self._is_routing else self._labels,
+            routing_keys=self._labels if self._is_routing else None,
             size=self._size,
         )
         self._clear()
@@ -100,7 +101,7 @@ class _Columns:
             headers = _marked(facts, run, start, stop, headers)
         weights = sizes if headers is None else list(map(_weight, sizes, headers))
         bodies = _bodies(run, start, sizes, data)
-        labels = self._labels(run, start, stop)
+        labels = self._labels_in(run, start, stop)
         ids = _dedup_ids(self._prefix, run.first_message_id + start, stop - start)
         place, count = 0, stop - start
         while place < count:
@@ -108,14 +109,15 @@ class _Columns:
             before = len(self.bodies)
             self.bodies += bodies[place:end]
             self._ids += ids[place:end]
-            if self._headers is not None or headers is not None:
-                self._headers = self._headers or [None] * before
-                self._headers += [None] * (end - place) if headers is None else headers[place:end]
-            if self._labelled is not None or labels is not None:
-                empty = "" if self._is_routing else []
-                filled: list[object] = list(self._labelled or [empty] * before)
-                filled += [empty] * (end - place) if labels is None else labels[place:end]
-                self._labelled = filled  # pyright: ignore[reportAttributeAccessIssue]
+            # A column begins with the first value; the messages before have none.
+            if headers is not None and self._headers is None:
+                self._headers = list[Headers | None](repeat(None, before))
+            if self._headers is not None:
+                self._headers.extend(repeat(None, end - place) if headers is None else headers[place:end])
+            if labels is not None and self._labels is None:
+                self._labels = [self._no_label] * before
+            if self._labels is not None:
+                self._labels.extend(repeat(self._no_label, end - place) if labels is None else labels[place:end])
             self._size += size
             place = end
             if place < count or len(self.bodies) == most:

@@ -70,7 +70,7 @@ def with_client(broker: RunningBroker, work: Callable[[Client], Any]) -> Any:
 @pytest.fixture
 def target(broker: RunningBroker, request: pytest.FixtureRequest) -> str:
     """A queue of the test's own."""
-    name = str(request.node.name).split("[")[0][-60:]
+    name = str(request.node.name).replace("[", "-").strip("]")[-55:]
 
     async def create(client: Client) -> None:
         await client.create_queue(name)
@@ -194,12 +194,12 @@ def test_a_queue_is_replayed_in_order(cmq: Cmq, broker: RunningBroker, target: s
 @both_ways
 def test_tags_are_chosen_by_and_kept(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     async def prepare(client: Client) -> None:
-        topic = await client.create_topic("old-news")
+        topic = await client.create_topic(f"to-{target}")
         await topic.subscribe("odd", queue=target, filter_tags=["odd"])
 
     with_client(broker, prepare)
 
-    ran = cmq("--path", path(broker), "--topic", "news", "--into-topic", "old-news", "--output", "json")
+    ran = cmq("--path", path(broker), "--topic", "news", "--into-topic", f"to-{target}", "--output", "json")
     assert (ran.code, ran.json["messages_sent"]) == (ExitCode.OK, NEWS)
     assert bodies(taken(broker, target)) == [b"news-%d" % number for number in range(NEWS) if number % 2]
 
@@ -211,11 +211,11 @@ def test_tags_are_chosen_by_and_kept(cmq: Cmq, broker: RunningBroker, target: st
 @both_ways
 def test_routing_keys_are_chosen_by_and_kept(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     async def prepare(client: Client) -> None:
-        topic = await client.create_topic("old-routes", filter_type=FilterType.ROUTING)
+        topic = await client.create_topic(f"to-{target}", filter_type=FilterType.ROUTING)
         await topic.subscribe("ones", queue=target, binding_keys=["eu.1.*"])
 
     with_client(broker, prepare)
-    into = ["--path", path(broker), "--queue", "inbox", "--into-topic", "old-routes", "--output", "json"]
+    into = ["--path", path(broker), "--queue", "inbox", "--into-topic", f"to-{target}", "--output", "json"]
 
     refused = cmq(*into)
     assert refused.code == ExitCode.FAILED
@@ -229,7 +229,7 @@ def test_routing_keys_are_chosen_by_and_kept(cmq: Cmq, broker: RunningBroker, ta
 @both_ways
 def test_modes_and_ranges(cmq: Cmq, broker: RunningBroker, target: str) -> None:
     async def work(client: Client) -> str:
-        queue = await client.create_queue("work", visibility_timeout=3600)
+        queue = await client.create_queue(f"work-{target}", visibility_timeout=3600)
         middle = ""
         for first in (0, 20):
             await queue.send_batch([b"work-%d" % number for number in range(first, first + 20)])
@@ -242,7 +242,17 @@ def test_modes_and_ranges(cmq: Cmq, broker: RunningBroker, target: str) -> None:
 
     moment = with_client(broker, work)
     iso = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(float(moment))) + "." + moment.split(".")[1] + "Z"
-    work_into = ["--path", path(broker), "--queue", "work", "--into", target, "--include-active", "--output", "json"]
+    work_into = [
+        "--path",
+        path(broker),
+        "--queue",
+        f"work-{target}",
+        "--into",
+        target,
+        "--include-active",
+        "--output",
+        "json",
+    ]
 
     unsealed = cmq("--path", path(broker), "--queue", "orders", "--dry-run")
     assert "did not read rows" in unsealed.err
