@@ -65,9 +65,7 @@ def _checksums(data: Path, *queues: str) -> list[int]:
     return found
 
 
-def _run(
-    command: list[str], kill_after: float | None, target_url: str
-) -> tuple[float, float, float, dict[str, object]]:
+def _run(command: list[str], kill_after: float | None, url: str) -> tuple[float, float, float, dict[str, object]]:
     """Run a command; return wall seconds, its CPU seconds, its peak memory in MB, and its result."""
     begun = time.monotonic()
     process = subprocess.Popen(

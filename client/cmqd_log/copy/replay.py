@@ -75,7 +75,13 @@ async def _copy(journal: Journal, file: Path, url: str, stopped: Callable[[], bo
         reader = await asyncio.to_thread(SliceReader, journal, file, sender.most)
         async with _reading_ahead(reader.chunks(journal.slices[journal.done :])) as ahead:
             is_begun = False
-            while not journal.is_done and not stopped():
+            while not journal.is_done:
+                if stopped():
+                    if is_begun:
+                        # No message of the slice was sent.
+                        journal.attempts -= 1
+                        write_journal(journal, file)
+                    return
                 await ahead.read()
                 if not is_begun:
                     journal.begin(time.time())
