@@ -100,8 +100,9 @@ def test_a_run_in_order_names_the_message_before_and_a_parallel_run_does_not() -
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
-    rows = [([queue_created(7, "orders")], [], NOW_MS), *(sends(7, first, 10) for first in range(0, 40, 10))]
-    write_folder(folder, [rows])
+    write_folder(
+        folder, [[([queue_created(7, "orders")], [], NOW_MS), *(sends(7, first, 10) for first in range(0, 40, 10))]]
+    )
     return folder
 
 
