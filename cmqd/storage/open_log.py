@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, time
 
-from cmqd.log.values import Durability, HeldCheckpoint, RecoveryReport, SegmentReport
+from cmqd.log.values import HeldCheckpoint, RecoveryReport, SegmentReport
 from cmqd.storage import ipc
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.catalog import Catalog, SealedFile
@@ -86,7 +86,8 @@ class OpenLog:
         """
         self.catalog = catalog
         self.replication = replication
-        self.settings, self.disk = settings, disk
+        self.settings = settings
+        self.disk = disk
         self._control = control
         self._start = start
         self.durable = DurableLsn(0)
@@ -103,8 +104,9 @@ class OpenLog:
         )
         sides = self.sides = SideFiles(catalog, lambda: space.is_short, lambda: self.drops.is_stopping)
         self.sealer = Sealer(catalog, pager, sides, self._on_sealed, space.can_seal, control.send, self._is_hurried)
-        self.drops = SegmentDrops(catalog, pager, self.sealer, self.durable, space, control, replication, start)
-        self.drops.use_wal = self._use_wal
+        self.drops = SegmentDrops(
+            catalog, pager, self.sealer, self.durable, space, control, replication, start, self._use_wal
+        )
         self.drop_reclaimed = self.drops.drop_reclaimed
         self.checkpoints = Checkpoints(
             catalog,
@@ -168,7 +170,9 @@ class OpenLog:
             engine=None if self.replication is None else self.replication.engine,
         )
         self.filling = Filling(catalog, self.space, settings, self.writer)
-        self.page_fitting = PageFitting(catalog, self.space, self.writer, self._prepare, self._remove_unused)
+        self.page_fitting = PageFitting(
+            catalog, self.space, self.writer, settings.durability, self._prepare, self._remove_unused
+        )
         self.lending = Lending(self.writer, self.durable, self._start)
         self.durable.raise_to(recovered.last_lsn)
         self.freshness.told(recovered.last_lsn, active.number, 0)
@@ -394,8 +398,6 @@ class OpenLog:
 
     async def _use_wal(self, dropped: WritableSegment) -> None:
         """Give the WAL of a dropped segment, which is closed, to the prepared segment, if that is of use."""
-        if self.settings.durability is not Durability.FSYNC:
-            return
         # A drop often comes soon after a switch. Not for long: a switch may wait for the room of this drop.
         if self._rolling is not None and not self._rolling.done():
             await asyncio.wait([self._rolling], timeout=SWITCH_SECONDS)

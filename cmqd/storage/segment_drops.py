@@ -32,7 +32,9 @@ class SegmentDrops:
         control: ipc.Channel,
         replication: Replication | None,
         start: StartTask,
+        use_wal: Callable[[WritableSegment], Awaitable[None]],
     ) -> None:
+        """``use_wal`` may take the WAL of a segment that was closed unsealed."""
         self._catalog = catalog
         self._pager = pager
         self._sealer = sealer
@@ -41,8 +43,7 @@ class SegmentDrops:
         self._control = control
         self._replication = replication
         self._start = start
-        self.use_wal: Callable[[WritableSegment], Awaitable[None]]
-        """May take the WAL of a segment that was closed unsealed; set before the first drop."""
+        self._use_wal = use_wal
         self._drops: set[asyncio.Task[None]] = set()
         self._removing = asyncio.Lock()
         """Held while a dropped file gives its blocks back. Many segments can be dropped together, and side by side they
@@ -132,7 +133,7 @@ class SegmentDrops:
                 if number in unsealed:
                     await unsealed[number].close_uncopied()
                     if not self.is_hurried():
-                        await self.use_wal(unsealed[number])
+                        await self._use_wal(unsealed[number])
                 async with self._removing:
                     if self.is_stopping:
                         # The close does not wait for all these files. The next start removes them, by the manifest.

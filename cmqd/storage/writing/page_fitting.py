@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
+from cmqd.log.values import Durability
 from cmqd.storage.folder.catalog import Catalog
 from cmqd.storage.folder.disk_space import Space
 from cmqd.storage.segments.page_size import LEAST_COMMITS, SAMPLE_BYTES, page_bytes_after
@@ -36,6 +37,7 @@ class PageFitting:
         catalog: Catalog,
         space: Space,
         writer: Writer,
+        durability: Durability,
         prepare: Callable[[int, Path | None], Awaitable[WritableSegment]],
         remove: Callable[[WritableSegment], Awaitable[None]],
     ) -> None:
@@ -45,6 +47,7 @@ class PageFitting:
         self._catalog = catalog
         self._space = space
         self._writer = writer
+        self._durability = durability
         self._prepare = prepare
         self._remove = remove
         self._is_stopped = False
@@ -91,7 +94,7 @@ class PageFitting:
         Not for small commits, which zeros serve from the start of the broker on (``wal_filling``).
         """
         prepared = self._writer.prepared
-        if prepared is None or prepared.filled_bytes or self._is_stopped:
+        if prepared is None or prepared.filled_bytes or self._is_stopped or self._durability is not Durability.FSYNC:
             return False
         size = dropped.wal_path.stat().st_size
         return (
