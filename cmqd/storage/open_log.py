@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic, time
 
 from cmqd.log.values import HeldCheckpoint, RecoveryReport, SegmentReport
@@ -53,8 +52,6 @@ from cmqd_segment.manifest import SegmentState, StandingPinEntry, sync_folder
 from cmqd_segment.schema import PAGE_BYTES, Origin
 
 PREPARE_RETRY_SECONDS = 1.0
-SWITCH_SECONDS = 1.0
-"""Longest wait of a drop for a switch of segments."""
 CLOSE_SEAL_SECONDS = 1.0
 """Time that an orderly stop gives to seals. A reader from outside may hold up a seal forever, and the next start seals
 the rest. Less than the loop process waits for the whole stop (``CLOSE_LOG_S`` of the daemon)."""
@@ -104,9 +101,7 @@ class OpenLog:
         )
         sides = self.sides = SideFiles(catalog, lambda: space.is_short, lambda: self.drops.is_stopping)
         self.sealer = Sealer(catalog, pager, sides, self._on_sealed, space.can_seal, control.send, self._is_hurried)
-        self.drops = SegmentDrops(
-            catalog, pager, self.sealer, self.durable, space, control, replication, start, self._use_wal
-        )
+        self.drops = SegmentDrops(catalog, pager, self.sealer, self.durable, space, control, replication, start)
         self.drop_reclaimed = self.drops.drop_reclaimed
         self.checkpoints = Checkpoints(
             catalog,
@@ -170,9 +165,7 @@ class OpenLog:
             engine=None if self.replication is None else self.replication.engine,
         )
         self.filling = Filling(catalog, self.space, settings, self.writer)
-        self.page_fitting = PageFitting(
-            catalog, self.space, self.writer, settings.durability, self._prepare, self._remove_unused
-        )
+        self.page_fitting = PageFitting(catalog, self.space, self.writer, self._prepare, self._remove_unused)
         self.lending = Lending(self.writer, self.durable, self._start)
         self.durable.raise_to(recovered.last_lsn)
         self.freshness.told(recovered.last_lsn, active.number, 0)
@@ -204,9 +197,8 @@ class OpenLog:
             return page_bytes_after(newest.entry.rows, newest.entry.bytes)
         return page_bytes_after(newest.rows, newest.row_bytes)
 
-    async def _prepare(self, page_bytes: int, used_wal: Path | None = None) -> WritableSegment:
+    async def _prepare(self, page_bytes: int) -> WritableSegment:
         """Create an empty segment: in the manifest before its file exists, and again when the file is whole.
-        ``used_wal`` is the WAL of a dropped segment, as far as it can be used again.
 
         A full disk is waited for, because the active segment can grow meanwhile, and consumers make room.
         """
@@ -219,14 +211,13 @@ class OpenLog:
             await catalog.save()
             try:
                 segment = await create_segment(
-                    number, path, self.settings.durability, int(time() * 1000), page_bytes, self._origin(), used_wal
+                    number, path, self.settings.durability, int(time() * 1000), page_bytes, self._origin()
                 )
                 break
             except sqlite3.Error as error:
                 if not is_disk_full(error):
                     raise
                 remove_segment(path)
-                used_wal = None
                 self.space.found_no_room()
                 await asyncio.sleep(PREPARE_RETRY_SECONDS)
         try:
@@ -395,15 +386,6 @@ class OpenLog:
                 self._rolling = self._start(self.page_fitting.run())
             elif self.filling.is_due():
                 self._rolling = self._start(self.filling.run())
-
-    async def _use_wal(self, dropped: WritableSegment) -> None:
-        """Give the WAL of a dropped segment, which is closed, to the prepared segment, if that is of use."""
-        # A drop often comes soon after a switch. Not for long: a switch may wait for the room of this drop.
-        if self._rolling is not None and not self._rolling.done():
-            await asyncio.wait([self._rolling], timeout=SWITCH_SECONDS)
-        if (self._rolling is None or self._rolling.done()) and self.page_fitting.takes_wal(dropped):
-            self._rolling = self._start(self.page_fitting.use_wal(dropped))
-            await asyncio.wait([self._rolling])
 
     # Requests of the loop process
 

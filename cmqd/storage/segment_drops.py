@@ -1,7 +1,7 @@
 """Drops of whole segments, of which no message is needed any more; see ``open_log`` for the orders that matter."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,7 @@ class SegmentDrops:
         control: ipc.Channel,
         replication: Replication | None,
         start: StartTask,
-        use_wal: Callable[[WritableSegment], Awaitable[None]],
     ) -> None:
-        """``use_wal`` may take the WAL of a segment that was closed unsealed."""
         self._catalog = catalog
         self._pager = pager
         self._sealer = sealer
@@ -43,7 +41,6 @@ class SegmentDrops:
         self._control = control
         self._replication = replication
         self._start = start
-        self._use_wal = use_wal
         self._drops: set[asyncio.Task[None]] = set()
         self._removing = asyncio.Lock()
         """Held while a dropped file gives its blocks back. Many segments can be dropped together, and side by side they
@@ -132,8 +129,6 @@ class SegmentDrops:
                 await self._pager.forget(number)
                 if number in unsealed:
                     await unsealed[number].close_uncopied()
-                    if not self.is_hurried():
-                        await self._use_wal(unsealed[number])
                 async with self._removing:
                     if self.is_stopping:
                         # The close does not wait for all these files. The next start removes them, by the manifest.

@@ -11,14 +11,14 @@ backup by hard links stays whole. After a crash the kernel frees a file that has
 """
 
 import contextlib
+import fcntl
 import os
+import signal
 import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
-
-from cmqd.storage.segments.used_wal import is_only_descriptor
 
 STEP_BYTES: Final = 1024 * 1024
 """Bytes that are given back in a step, which holds up a commit by some 0.3 ms."""
@@ -46,7 +46,7 @@ def remove(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:
         if descriptor is not None:
             # A file system that copies on write may lack room for a cut; the close of the descriptor needs none.
             with contextlib.suppress(OSError):
-                shorten(descriptor, 0, lambda: not is_hurried() and _is_without_name(descriptor))
+                shorten(descriptor, 0, lambda: not is_hurried() and _is_only(descriptor))
     finally:
         if descriptor is not None:
             # The kernel frees the blocks that are left.
@@ -64,6 +64,19 @@ def shorten(descriptor: int, size: int, goes_on: Callable[[], bool]) -> None:
         time.sleep(PAUSE_SECONDS)
 
 
-def _is_without_name(descriptor: int) -> bool:
-    """Return whether a file has no name, and no other descriptor."""
-    return not os.fstat(descriptor).st_nlink and is_only_descriptor(descriptor)
+def _is_only(descriptor: int) -> bool:
+    """Return whether a file has no name, and no other descriptor in any process."""
+    if os.fstat(descriptor).st_nlink:
+        return False
+    try:
+        # The kernel sends this process a signal if a program opens the file meanwhile, by /proc or fanotify. SIGURG is
+        # ignored; the default, SIGIO, would end the process.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        # The kernel gives a write lease to the only descriptor of a file.
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    except OSError:
+        # Another descriptor, or a file system without leases.
+        return False
+    # Given back at once: an attempt to open the file waits for the end of the lease.
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return True

@@ -3,8 +3,7 @@
 SQLite takes the longest prefix of a WAL with correct checksums and drops the rest in silence. After a crash this is
 right for the commit that was under way. But a flipped bit a tenth into the file drops the other nine tenths as
 silently. A WAL may also have been filled with zeros ahead of its frames (decision 0182): a frame header of zeros is no
-frame, and the log ends with the last header that is not zero. A WAL may have been that of a dropped segment (decision
-0259): frames with other salts are of that segment. Two witnesses tell a torn tail from damage.
+frame, and the log ends with the last header that is not zero. Two witnesses tell a torn tail from damage.
 
 - Only one commit can have been under way, so at most one commit frame may follow the last valid frame: two or
   more with the current salts are damage (``walk``, ``judge``).
@@ -26,7 +25,6 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from cmqd.storage.segments.used_wal import MARK
 from cmqd_segment.schema import PAGE_BYTES
 
 _WAL_HEADER = Struct(">IIIIIIII")
@@ -91,9 +89,6 @@ def walk(wal: Path) -> Walk:
             return Walk(0, [])
         file.seek(0)
         header = file.read(_WAL_HEADER.size)
-        if header == MARK:
-            # No commit has begun: all frames are of the segment that had the file before.
-            return Walk(0, [])
         magic, _, page_size, _, salt_1, salt_2, *_ = _WAL_HEADER.unpack(header)
         intact = _header_is_intact(header, magic)
         if not intact or page_size & (page_size - 1) or not 512 <= page_size <= 65536:

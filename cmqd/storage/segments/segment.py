@@ -8,7 +8,6 @@ drop SQLite's POSIX locks, and a reader from outside could then truncate the WAL
 ``wal_gauge`` reads it through a descriptor of its own.
 """
 
-import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,7 +19,6 @@ from time import monotonic
 from cmqd.log.values import Durability, SegmentReport, pack_ranges
 from cmqd.storage.segments.row_inserts import LogRow, RowInserts, connect_for_writing
 from cmqd.storage.segments.sqlite_thread import ThreadConnection, connect
-from cmqd.storage.segments.used_wal import take_over
 from cmqd.storage.segments.wal_gauge import WalGauge, used_bytes
 from cmqd_segment.manifest import SegmentEntry, SegmentState
 from cmqd_segment.rows import decode_queues
@@ -64,8 +62,7 @@ class WritableSegment:
         self.page_bytes = page_bytes
         """Page size of a segment that was made in this life of the process."""
         self.filled_bytes = 0
-        """Size of the WAL by zeros that were filled in ahead (``wal_filling``), or by frames of a dropped segment
-        (``used_wal``)."""
+        """Size of the WAL by zeros that were filled in ahead (``wal_filling``)."""
         self.commits = 0
         """Commits since the segment became active."""
         self._gauge = WalGauge(f"{path}-wal")
@@ -75,11 +72,6 @@ class WritableSegment:
     def wal_bytes(self) -> int:
         """Bytes of the frames in the WAL as of now. The file may be longer, because it was filled ahead."""
         return 0 if self.immutable else self._gauge.used_bytes()
-
-    @property
-    def wal_path(self) -> Path:
-        """Path of the WAL."""
-        return self.path.with_name(f"{self.path.name}-wal")
 
     def committed(self, rows: Sequence[LogRow]) -> int:
         """Take note of rows that are durable; return the bytes of their meta, data and queues.
@@ -261,11 +253,8 @@ async def create_segment(
     now_ms: int,
     page_bytes: int = PAGE_BYTES,
     origin: Origin = Origin(),  # noqa: B008  a tuple
-    used_wal: Path | None = None,
 ) -> WritableSegment:
-    """Create an empty segment, durable with its tables; the WAL is empty, or that of a dropped segment. Raises
-    sqlite3.Error, OSError.
-    """
+    """Create an empty segment, durable with its tables; the WAL is empty. Raises sqlite3.Error, OSError."""
     connection = await open_connection(path, Durability.FSYNC, create=True, page_bytes=page_bytes)
 
     def prepare() -> None:
@@ -281,10 +270,4 @@ async def create_segment(
     except BaseException:
         await connection.close()
         raise
-    segment = WritableSegment(number, path, connection, page_bytes=page_bytes)
-    if used_wal is not None:
-        # The close removes the WAL that is empty, and the next connection finds the other.
-        await connection.close()
-        segment.filled_bytes = await asyncio.to_thread(take_over, used_wal, segment.wal_path)
-        segment.connection = await open_connection(path, durability, create=False)
-    return segment
+    return WritableSegment(number, path, connection, page_bytes=page_bytes)

@@ -1,9 +1,9 @@
 """Measure the used bytes of a WAL by its frames.
 
 The size of the file does not tell: a WAL that was filled ahead (decision 0182) is longer than its frames. A segment
-appends frames and begins its WAL again in its seal alone, so the frames are one run from the first. Zeros, frames with
-other salts (``used_wal``) or the end of the file follow. The end of the run is found by a few reads of 24 bytes. During
-a seal the frames that were copied count until ``close``: rather too much room is set aside than too little.
+appends frames and begins its WAL again in its seal alone, so the frames are one run from the first, and zeros or the
+end of the file follow. The end of the run is found by a few reads of 24 bytes. During a seal, and after a crash in it,
+frames of the log before count, which were copied: rather too much room is set aside than too little.
 
 A descriptor of its own on the WAL is harmless beside open connections: SQLite's locks are on the database and on the
 WAL-index, which this module does not open.
@@ -13,14 +13,12 @@ import os
 from struct import Struct
 from threading import Lock
 
-_HEADER = Struct(">8xI4x8s8x")
-"""Page size and salts in the header of a WAL."""
+_HEADER = Struct(">8xI20x")
+"""Page size in the header of a WAL."""
 _DATABASE_PAGES = Struct(">4xI16x")
 """Pages of the database after the commit, in the header of the last frame of the commit; 0 in other frames."""
 _FRAME_HEADER_BYTES = 24
 _NO_FRAME = bytes(_FRAME_HEADER_BYTES)
-_SALTS = slice(8, 16)
-"""In the header of a frame."""
 
 
 class WalGauge:
@@ -33,8 +31,6 @@ class WalGauge:
         self._descriptor: int | None = None
         self._frame_bytes = 0
         """Size of a frame with its header; 0 until the WAL has a header."""
-        self._salts = b""
-        """Of the frames. Others are of the segment that had the file before (``used_wal``)."""
         self._frames = 0
         """Frames that were counted; later counts begin here."""
         self._growth = 1
@@ -99,8 +95,8 @@ class WalGauge:
         header = os.pread(self._descriptor, _HEADER.size, 0)
         if len(header) < _HEADER.size:
             return False
-        page_bytes, self._salts = _HEADER.unpack(header)
-        # Zeros that were filled in before the first commit, or a mark: SQLite writes the header with the first frame.
+        (page_bytes,) = _HEADER.unpack(header)
+        # Zeros, which were filled in before the first commit: SQLite writes the header with the first frame.
         if not page_bytes:
             return False
         self._frame_bytes = _FRAME_HEADER_BYTES + page_bytes
@@ -110,7 +106,7 @@ class WalGauge:
         assert self._descriptor is not None
         offset = _HEADER.size + (number - 1) * self._frame_bytes
         head = os.pread(self._descriptor, _FRAME_HEADER_BYTES, offset)
-        if head[_SALTS] != self._salts:
+        if len(head) < _FRAME_HEADER_BYTES or head == _NO_FRAME:
             return False
         self._head = head
         return True

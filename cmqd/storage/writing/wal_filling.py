@@ -14,8 +14,8 @@ The order of the steps is the safety of the log:
 4. Zeros, in steps that commits do not notice, then fsync of the file and of the folder.
 5. The manifest lists the segment as *prepared*, and the writer gets the segment again.
 
-Zeros are not written over the WAL of a retired segment: that would cost as much as zeros in a new file. For large
-commits the WAL of a dropped segment is used again, without zeros (``page_fitting``, ``used_wal``).
+No file is used a second time: SQLite replays the valid frames of the WAL beside a database, also frames of another
+segment. Zeros over a retired WAL would cost as much as zeros in a new file.
 """
 
 import asyncio
