@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -68,20 +69,29 @@ def _checksums(data: Path, *queues: str) -> list[int]:
 def _run(command: list[str], kill_after: float | None, url: str) -> tuple[float, float, float, dict[str, object]]:
     """Run a command; return wall seconds, its CPU seconds, its peak memory in MB, and its result."""
     begun = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "CMQ_URL": url},
-        stdout=subprocess.PIPE,
-        stderr=None if kill_after is None else subprocess.DEVNULL,
-    )
-    if kill_after is not None:
-        time.sleep(kill_after)
-        process.kill()
-    assert process.stdout is not None
-    out = process.stdout.read()
-    _, _, used = os.wait4(process.pid, 0)
-    seconds = time.monotonic() - begun
-    return seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, json.loads(out) if out else {}
+    with tempfile.TemporaryFile() as out:
+        quiet = None if kill_after is None else subprocess.DEVNULL
+        process = subprocess.Popen(command, env={**os.environ, "CMQ_URL": url}, stdout=out, stderr=quiet)
+        peak = 0.0
+        while True:
+            # Not ru_maxrss, which begins with the memory of this process.
+            peak = max(peak, _peak_mb(process.pid))
+            time.sleep(0.02)
+            if kill_after is not None and time.monotonic() - begun > kill_after:
+                os.kill(process.pid, signal.SIGKILL)
+            pid, _, used = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+        seconds = time.monotonic() - begun
+        process.returncode = 0
+        out.seek(0)
+        told = out.read()
+    return seconds, used.ru_utime + used.ru_stime, peak, json.loads(told) if told else {}
+
+
+def _peak_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
 
 
 def main() -> int:
@@ -90,6 +100,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=721_920)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--kills", type=int, default=0, help="kill a run so often")
+    parser.add_argument("--rate", default="40000", help="messages a second of a run that is killed")
     parser.add_argument("--master", help="send with Spark")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=scratch_root(None)))
@@ -106,15 +117,18 @@ def main() -> int:
                 master = ["--master", given.master] if given.master else []
                 command = [*replay, "--path", str(data), "--queue", ",".join(sources), "--into", f"replay-{turn}"]
                 command += ["--create", "--state", str(journal), "--output", "json", *master]
+                slow = ["--rate", given.rate]
                 chances = random.Random(turn)
                 kills = 0
                 while kills < given.kills:
-                    _run(command, chances.uniform(0.6, 1.2), broker.url)
+                    _run([*command, *slow], chances.uniform(0.8, 2.5), broker.url)
                     if journal.exists():
                         kills += 1
                         command = [*replay, "--resume", str(journal), "--output", "json", *master]
                         if json.loads(journal.read_text())["done"] == len(json.loads(journal.read_text())["slices"]):
                             break
+                if kills:
+                    command += ["--rate", "1000000"]
                 seconds, cpu, memory, told = _run(command, None, broker.url)
                 asyncio.run(_seal(broker.url))
                 is_equal = _checksums(data, f"replay-{turn}") == wanted

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 ROWS_A_PAGE = 500
 """Number of rows that are examined before the first row with wanted messages is read."""
 ROWS_A_STATEMENT = 64
-"""Number of rows that a statement reads: about 4 MiB of a busy log."""
+"""Most rows that a statement reads."""
+STATEMENT_BYTES = 4 << 20
+"""Bytes that a statement reads, about: a row has up to some MiB of bodies."""
 FEW_QUEUES = 8
 """Number of wanted queues up to which a segment is read queue by queue; for more queues all rows are examined."""
 MAX_BATCH_BYTES = 32 * 1024 * 1024
@@ -264,12 +266,17 @@ def _rows(
         spans = _spans(raw, task, above, upto)
     data = "data" if bodies else "x''"
     file = task.piece.extent.file
+    limit = 1 if bodies else ROWS_A_STATEMENT
     for low, high in spans:
         while rows := raw.execute(
             f"SELECT lsn, time_ms, messages, queues, meta_crc, data_crc, meta, {data} FROM log"
             " WHERE lsn > ? AND lsn <= ? ORDER BY lsn LIMIT ?",
-            (low, high, ROWS_A_STATEMENT),
+            (low, high, limit),
         ).fetchall():
+            if bodies:
+                # Neighbours are of a size: as many rows as the last ones suggest.
+                size = sum(len(row[6]) + len(row[7]) for row in rows)
+                limit = max(1, min(ROWS_A_STATEMENT, 2 * limit, STATEMENT_BYTES * len(rows) // max(size, 1)))
             for lsn, time_ms, messages, queues, meta_crc, data_crc, meta, bytes_ in rows:
                 # Before the columns are used: the checksum also covers ``messages`` and ``queues``.
                 if meta_checksum(lsn, time_ms, messages, queues, meta) != meta_crc:
