@@ -354,12 +354,22 @@ class MemoryLog:
         stretches = [Stretch(each.first_lsn, each.last_lsn, each.first_ms, each.last_ms) for each in self.disk.segments]
         if active := self._active:
             stretches.append(Stretch(active[0].lsn, active[-1].lsn, active[0].time_ms, active[-1].time_ms))
-        found: FoundMessages = await self._searched(search_messages(query, stretches, self.durable_lsn))
-        return MessagesAnswer(found, await self._owners({message.source_id for message in found.messages}))
+        owners = {owner.id: owner for owner in await self._owners()}
 
-    async def _searched(self, search: Generator[Question | SourceWanted, Any, Any]) -> Any:
+        def is_wanted(source_id: int) -> bool | None:
+            return query.decides([owners[source_id]] if source_id in owners else [])
+
+        found: FoundMessages = await self._searched(search_messages(query, stretches, self.durable_lsn), is_wanted)
+        sources = {message.source_id for message in found.messages}
+        return MessagesAnswer(found, [owner for owner in owners.values() if owner.id in sources])
+
+    async def _searched(
+        self,
+        search: Generator[Question | SourceWanted, Any, Any],
+        is_wanted: Callable[[int], bool | None] = lambda source_id: None,
+    ) -> Any:
         """Answer the questions of a search, and return its result."""
-        answer: Rows | int | list[tuple[int, int]] | None = None
+        answer: Rows | int | bool | list[tuple[int, int]] | None = None
         while True:
             try:
                 wanted = search.send(answer)
@@ -370,8 +380,8 @@ class MemoryLog:
                     answer = []  # any row may
                 case IdWanted(queue_id, position):
                     answer = self._id_at(queue_id, position)
-                case SourceWanted():
-                    answer = True  # the owners are found once, for all messages
+                case SourceWanted(source_id):
+                    answer = is_wanted(source_id)
                     continue
                 case RowsWanted():
                     answer = self._some_rows(wanted)
@@ -379,12 +389,13 @@ class MemoryLog:
             await asyncio.sleep(0)
             self._check()
 
-    async def _owners(self, sources: Collection[int]) -> list[SourceName]:
+    async def _owners(self, sources: Collection[int] | None = None) -> list[SourceName]:
+        """Return the names of queues and topics in the rows; None = of all."""
         owners: list[SourceName] = []
         rows = self.disk.rows
-        for first in range(0, len(rows) if sources else 0, HISTORY_ROWS):
+        for first in range(0, len(rows) if sources is None or sources else 0, HISTORY_ROWS):
             for row in rows[first : first + HISTORY_ROWS]:
-                owners += [name for name in _names_in(row.records) if name.id in sources]
+                owners += [name for name in _names_in(row.records) if sources is None or name.id in sources]
             await asyncio.sleep(0)
         return owners
 

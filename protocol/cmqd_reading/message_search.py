@@ -14,6 +14,7 @@ import msgspec
 
 from cmqd_reading.events import Event, stored_in
 from cmqd_reading.history_search import Rows, RowsWanted
+from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import decode_records
 
@@ -53,10 +54,18 @@ class MessageQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """First row, of the answer before; 0 = the begin of the log."""
     start_index: int = 0
     """First message within this row, counted as in ``events``."""
+    passed_over: frozenset[int] = frozenset()
+    """Ids of queues and topics whose messages are not wanted."""
 
     def may_be_of(self, account: str, source: str) -> bool:
         """Return whether a queue or topic is one to which the messages were sent."""
         return self.account in ("", account) and self.source in ("", source)
+
+    def decides(self, owners: Sequence[SourceName]) -> bool | None:
+        """Return whether messages of a queue or topic are wanted; None if the owner is not known, and counts."""
+        if not owners:
+            return self.may_be_of("", "") or None
+        return self.may_be_of(owners[0].account, owners[0].name)
 
     def may_lie_between(self, first_ms: int, last_ms: int) -> bool:
         """Return whether rows between two times may have a message of the range of time."""
@@ -87,6 +96,14 @@ class FoundMessages(msgspec.Struct, frozen=True, array_like=True):
     """``start_lsn`` of the next search; 0 = all rows were searched."""
     next_index: int = 0
     """``start_index`` of the next search."""
+    undecided: frozenset[int] = frozenset()
+    """Ids of queues and topics that the caller of the search did not know. ``messages`` has their messages."""
+
+    @property
+    def is_full(self) -> bool:
+        """True if later messages were left out. If some of the messages are not wanted, the search must be repeated
+        without their queues: the end of the answer would otherwise tell that these messages exist."""
+        return len(self.messages) >= MAX_FOUND
 
 
 class Stretch(NamedTuple):
@@ -99,8 +116,8 @@ class Stretch(NamedTuple):
 
 
 class SourceWanted(NamedTuple):
-    """Ask whether messages of a queue or topic are wanted. The answer is a boolean; a caller that does not know the
-    queue answers True, and looks later."""
+    """Ask whether messages of a queue or topic are wanted. The answer is a boolean, or None if the caller does
+    not know the queue: it looks later."""
 
     source_id: int
 
@@ -144,8 +161,10 @@ class _Search:
     def __init__(self, query: MessageQuery) -> None:
         self._query = query
         self._needle = _needle(query)
-        self._wanted: dict[int, bool] = {}
-        """Whether messages of a queue or topic are wanted."""
+        self._wanted: dict[int, bool | None] = dict.fromkeys(query.passed_over, False)
+        """Whether messages of a queue or topic are wanted; None = the caller does not know."""
+        self._undecided: set[int] = set()
+        """The queues and topics that the caller does not know."""
         self._found: list[SentMessage] = []
         self._missing: list[tuple[int, int]] = []
         self._left = SEARCHED_BYTES
@@ -154,13 +173,13 @@ class _Search:
 
     @property
     def is_over(self) -> bool:
-        """True if the answer is full, or the rows were many."""
-        return (
-            self._left <= 0
-            or self._place is not None
-            or len(self._found) >= MAX_FOUND
-            or len(self._missing) >= MAX_MISSING
-        )
+        """True if the answer is full, or the rows were many.
+
+        A full answer with messages of unknown queues is no end: the search notes the other unknown queues, so that one
+        repeated search is enough to leave out all that are not wanted.
+        """
+        is_full = len(self._found) >= MAX_FOUND and not self._undecided
+        return is_full or self._left <= 0 or len(self._missing) >= MAX_MISSING
 
     def miss(self, first_lsn: int, last_lsn: int) -> None:
         """Note rows that cannot be read, behind the rows of earlier calls."""
@@ -194,18 +213,23 @@ class _Search:
                 continue
             if query.to_ms is not None and message.sent_ms >= query.to_ms:
                 continue
-            is_wanted = self._wanted.get(message.source_id)
-            if is_wanted is None:
-                is_wanted = self._wanted[message.source_id] = yield SourceWanted(message.source_id)
-            if is_wanted:
-                if len(self._found) == MAX_FOUND:
-                    self._place = lsn, message.row_index
-                    return
+            source_id = message.source_id
+            if source_id not in self._wanted:
+                self._wanted[source_id] = yield SourceWanted(source_id)
+                if self._wanted[source_id] is None:
+                    self._undecided.add(source_id)
+            if self._wanted[source_id] is False:
+                continue
+            if len(self._found) < MAX_FOUND:
                 self._found.append(message)
+            elif self._place is None:
+                self._place = lsn, message.row_index
 
     def result(self, expected: int) -> FoundMessages:
         """Return the answer; ``expected``: the first row that was not searched, 0 = all were."""
-        return FoundMessages(self._found, self._missing, *(self._place or (expected, 0)))
+        return FoundMessages(
+            self._found, self._missing, *(self._place or (expected, 0)), undecided=frozenset(self._undecided)
+        )
 
 
 def _needle(query: MessageQuery) -> bytes:

@@ -227,3 +227,19 @@ async def test_a_cancelled_search_ends_and_a_close_ends_all(open_rig: OpenRig) -
     assert not pending
     assert {type(each.exception()) for each in done} <= {type(None), LogFailed}
     assert not rig.fatal
+
+
+async def test_a_full_answer_has_no_message_of_another_account(open_rig: OpenRig) -> None:
+    """Also of rows that are not sealed, whose queues the storage process does not know."""
+    rig = await open_rig()
+    for number, account in enumerate(["admin", "shop", "shop"], 1):
+        await store(rig, QueueCreated(number, account, f"orders-{number}", QueueAttributes(), NOW_MS))
+    await store(rig, QueueDeleted(3))
+    for queue_id, count in ((2, 1), (1, 2 * MAX_FOUND), (3, 1), (1, 1)):
+        record = MessagesSent(queue_id, 0, FIRST_ID * queue_id, NOW_MS, [1] * count, headers=[ORDER] * count)
+        await store(rig, record, bodies=count)
+
+    answer = await rig.log.find_messages(MessageQuery(header=("order", "4711"), account="shop"))
+
+    assert [message.source_id for message in answer.found.messages if message.source_id != 1] == [2, 3]
+    assert answer.found.next_lsn == 0

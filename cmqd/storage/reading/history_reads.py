@@ -141,8 +141,7 @@ class HistoryReads:
                 case SourceWanted(source_id):
                     # Unsealed rows may be of queues that the loop process alone knows. It looks at the answer.
                     assert query is not None
-                    owners = await self._owners([source_id])
-                    answer = all(query.may_be_of(owner.account, owner.name) for owner in owners)
+                    answer = query.decides(await self._owners([source_id]))
                 case RowsWanted():
                     answer = await reading.rows(wanted)
             # The rows of the answer take up to a millisecond. Control frames have their turn before.

@@ -190,6 +190,7 @@ async def test_the_range_of_time_is_that_of_the_sends(rig: ServerRig) -> None:
         ({"header": ORDER, "max_messages": MAX_MESSAGES + 1}, "max_messages"),
         ({"header": ORDER, "from_ms": 5, "to_ms": 5}, "to_ms is behind from_ms"),
         ({"header": ORDER, "from_ms": 2**64 - 1, "to_ms": 0}, "to_ms is behind from_ms"),
+        ({"header": ORDER, "to_ms": 5}, "without from_ms a search has the last 24 hours"),
         ({"header": ("order", "x" * (1 << 20))}, "header"),
         ({"header": ("x" * (1 << 20), "4711")}, "header"),
         ({"dedup_id": ""}, "dedup_id"),
@@ -233,3 +234,33 @@ async def test_searches_count_among_the_histories_under_way(rig: ServerRig, monk
 
     assert [type(client.replies[request]) for request in requests] == [wire.MessagesFound] * 2 + [wire.Error]
     assert code_of(client.replies[requests[2]]) == "busy"
+
+
+async def test_many_messages_of_another_account_say_nothing(rig: ServerRig) -> None:
+    """An answer that was full of them would tell that another account has the header."""
+    client = await rig.client()
+    await client.expect(wire.KeyList, wire.CreateAccount, "shop")
+    shop = await rig.client(rig.accounts.first_key("shop"))
+    for each in (client, shop):
+        await a_queue(each, "orders")
+    for _ in range(3):
+        await send(client, "orders", MAX_MESSAGES)
+    (own,) = await send(shop, "orders")
+
+    for arguments in ((), ("orders",)):
+        reply = await searched(shop, *arguments, header=ORDER)
+        assert (ids_of(reply), reply.next) == ([own], None)
+
+
+async def test_many_messages_of_names_outside_the_patterns_say_nothing(rig: ServerRig) -> None:
+    client = await rig.client()
+    for name in ("orders", "mails"):
+        await a_queue(client, name)
+    for _ in range(2):
+        await send(client, "mails", MAX_MESSAGES)
+    (own,) = await send(client, "orders")
+    restricted = await reader(rig, "read", "ord*")
+
+    reply = await searched(restricted, "orders", header=ORDER)
+
+    assert (ids_of(reply), reply.next) == ([own], None)
