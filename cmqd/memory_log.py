@@ -357,7 +357,8 @@ class MemoryLog:
         owners = {owner.id: owner for owner in await self._owners()}
 
         def is_wanted(source_id: int) -> bool | None:
-            return query.decides([owners[source_id]] if source_id in owners else [])
+            owner = owners.get(source_id)
+            return query.decides(None if owner is None else (owner.account, owner.name))
 
         found: FoundMessages = await self._searched(search_messages(query, stretches, self.durable_lsn), is_wanted)
         sources = {message.source_id for message in found.messages}

@@ -14,7 +14,6 @@ import msgspec
 
 from cmqd_reading.events import Event, stored_in
 from cmqd_reading.history_search import Rows, RowsWanted
-from cmqd_segment.manifest import SourceName
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import decode_records
 
@@ -61,11 +60,13 @@ class MessageQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Return whether a queue or topic is one to which the messages were sent."""
         return self.account in ("", account) and self.source in ("", source)
 
-    def decides(self, owners: Sequence[SourceName]) -> bool | None:
-        """Return whether messages of a queue or topic are wanted; None if the owner is not known, and counts."""
-        if not owners:
+    def decides(self, owner: tuple[str, str] | None) -> bool | None:
+        """Return whether messages of a queue or topic with this account and name are wanted; None if an unknown owner
+        counts.
+        """
+        if owner is None:
             return self.may_be_of("", "") or None
-        return self.may_be_of(owners[0].account, owners[0].name)
+        return self.may_be_of(*owner)
 
     def may_lie_between(self, first_ms: int, last_ms: int) -> bool:
         """Return whether rows between two times may have a message of the range of time."""

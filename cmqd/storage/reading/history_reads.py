@@ -141,7 +141,8 @@ class HistoryReads:
                 case SourceWanted(source_id):
                     # Unsealed rows may be of queues that the loop process alone knows. It looks at the answer.
                     assert query is not None
-                    answer = query.decides(await self._owners([source_id]))
+                    owners = await self._owners([source_id])
+                    answer = query.decides((owners[0].account, owners[0].name) if owners else None)
                 case RowsWanted():
                     answer = await reading.rows(wanted)
             # The rows of the answer take up to a millisecond. Control frames have their turn before.
