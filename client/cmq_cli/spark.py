@@ -52,6 +52,9 @@ def connector_errors(extra: str = "log") -> Generator[None]:
         raise CommandFailed(f"this command needs the extra cmqd[{extra}]: {error}") from error
     except OptionError as error:
         raise CommandFailed(as_typed(str(error)), ExitCode.USAGE) from error
+    except BrokenPipeError:
+        # The program at the other end of the pipe closed it (``| head``).
+        raise
     except (CmqdSourceError, JavaError, OSError) as error:
         raise CommandFailed(as_typed(str(error))) from error
 

@@ -17,9 +17,10 @@ SQL reaches the tables alone: no file, no network, no extension that must be loa
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import duckdb
 import msgspec
@@ -82,6 +83,8 @@ SCANNED: Final = {
 TABLES: Final = (*SCANNED, "queues")
 """``log``: a row for each stored message. ``messages``: a row for each message of a queue, with its state. ``queues``:
 a row for each queue with messages."""
+
+_T = TypeVar("_T")
 
 _UNDECODED: Final = "a column that the plan did not name"
 
@@ -208,17 +211,39 @@ def _answer(statement: str, tables: Tables, uses: Mapping[str, Use], lsn: int) -
             _create(database, name, table, use)
         database.execute(_QUEUES)
         database.execute("SET lock_configuration = true")
+        steps = _Steps(database, stack.enter_context(ThreadPoolExecutor(1)))
         try:
-            reader = database.sql(statement).to_arrow_reader(8192)
+            reader = steps.run(lambda: database.sql(statement).to_arrow_reader(8192))
         except duckdb.Error as error:
             raise tables.failure or QueryError(_sentence(error)) from error
-        watched = pa.RecordBatchReader.from_batches(reader.schema, _told(reader, tables))
+        watched = pa.RecordBatchReader.from_batches(reader.schema, _told(reader, tables, steps))
         return Answer(stack.pop_all(), watched, lsn)
 
 
-def _told(reader: "pa.RecordBatchReader", tables: Tables) -> "Iterator[pa.RecordBatch]":
+class _Steps:
+    """Run the steps of a statement in a thread.
+
+    DuckDB looks for no signal while it makes the rows of an Arrow reader. In the main thread, Ctrl-C would not end a
+    statement without an end.
+    """
+
+    def __init__(self, database: "duckdb.DuckDBPyConnection", pool: ThreadPoolExecutor) -> None:
+        self._database = database
+        self._pool = pool
+
+    def run(self, step: Callable[[], _T]) -> _T:
+        running = self._pool.submit(step)
+        try:
+            return running.result()
+        finally:
+            if not running.done():  # Ctrl-C
+                self._database.interrupt()
+
+
+def _told(reader: "pa.RecordBatchReader", tables: Tables, steps: _Steps) -> "Iterator[pa.RecordBatch]":
     try:
-        yield from reader
+        while (batch := steps.run(lambda: next(reader, None))) is not None:
+            yield batch
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         raise tables.failure or QueryError(_sentence(error)) from error
 
@@ -272,6 +297,8 @@ def _checked(statement: str) -> str:
     if len(statements) != 1:
         raise QueryError(f"the text has {len(statements)} statements; give a single SELECT")
     (found,) = statements
+    if found.type == duckdb.StatementType.MULTI:
+        raise QueryError("a PIVOT names its values: PIVOT messages ON state IN ('active', 'deleted') USING count(*)")
     if found.type != duckdb.StatementType.SELECT:
         raise QueryError(f"the log is read with SELECT alone, and is never changed; {found.type.name} is refused")
     return str(found.query)
@@ -345,6 +372,9 @@ def _sentence(error: Exception) -> str:
     """Return an error of DuckDB as a sentence, with the way out."""
     text = _KIND.sub("", str(error).split("\n\nLINE ")[0].split("\nCandidate")[0].split("\n\tCandidate")[0])
     text = " ".join(re.sub(r'Did you mean "read_\w+"\?', "", text).split())
+    if isinstance(error, duckdb.OutOfMemoryException):
+        text = text.split(" Possible solutions:")[0]
+        return f"the statement needs more memory than there is; filter, group or limit its rows: {text}"
     if isinstance(error, duckdb.PermissionException):
         return f"SQL reads the tables {', '.join(TABLES)} alone, no files and no extensions: {text}"
     if isinstance(error, duckdb.CatalogException) and " extension" in text:

@@ -179,6 +179,7 @@ REFUSED = {
     "SELECT quue FROM log": 'Referenced column "quue" not found',
     "SELECT st_point(1, 2)": "extensions are never loaded",
     "SELECT msg_id::INT FROM log": "Could not convert string",
+    "PIVOT messages ON state USING count(*)": "a PIVOT names its values: PIVOT messages ON state IN (",
 }
 
 
@@ -285,3 +286,64 @@ def test_the_command_names_its_extra(
 
     assert run(["log", "query", "FROM log", "--path", str(folder)]) == ExitCode.FAILED
     assert "cmqd[sql]" in capfd.readouterr().err
+
+
+def test_intervals_and_times_that_python_lacks_are_text(
+    folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    statement = (
+        "SELECT INTERVAL '14 months 2 days 964.5 seconds' a, -INTERVAL 1 DAY b, INTERVAL 0 DAY c, NULL::INTERVAL d, "
+        "TIMESTAMP_NS '2020-01-01 00:00:00.123456789' e, '99999-01-01'::DATE f, ended_ts - enqueue_ts g "
+        "FROM messages WHERE ended_ts IS NULL LIMIT 1"
+    )
+
+    def printed(form: str) -> bytes:
+        assert run(["log", "query", statement, "--path", str(folder), "--output", form]) == ExitCode.OK
+        return capfdbinary.readouterr().out
+
+    (row,) = json.loads(printed("json"))
+    lines = list(csv.reader(io.StringIO(printed("csv").decode())))
+    (columns,) = pq.read_table(io.BytesIO(printed("parquet"))).select(["a", "b", "c", "d", "g"]).to_pylist()
+
+    texts = {"a": "1 year 2 months 2 days 00:16:04.5", "b": "-1 day", "c": "00:00:00", "d": None, "g": None}
+    assert columns == texts
+    assert {name: row[name] for name in texts} == texts
+    assert row["e"] == "2020-01-01 00:00:00.123456789"
+    assert lines[1][:4] == [texts["a"], "-1 day", "00:00:00", ""]
+    assert b"-1 day" in printed("table")
+    assert run(["log", "query", "SELECT MAP{1: [INTERVAL 1 DAY]} m", "--path", str(folder), "--output", "parquet"]) == 2
+    assert b"parquet has no type for a column of the answer" in capfdbinary.readouterr().err
+
+
+def test_an_endless_statement_ends_at_ctrl_c(folder: Path) -> None:
+    """The table's scan sends the signal at its end, and DuckDB then counts on."""
+    text = (
+        "import os, signal, sys\nimport pyarrow as pa\nfrom cmq_cli.app import run\nfrom cmqd_log import sql\n"
+        "scan = sql.scan\n"
+        "def batches(reader):\n    yield from reader\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "def noted(*given, **options):\n    reader = scan(*given, **options)\n"
+        "    return pa.RecordBatchReader.from_batches(reader.schema, batches(reader))\n"
+        "sql.scan = noted\n"
+        "sys.exit(run(['log', 'query', sys.argv[1], '--path', sys.argv[2]]))\n"
+    )
+    statement = "SELECT count(*) FROM log a, range(1000000000000) r WHERE a.lsn <> r.range"
+
+    ran = subprocess.run(
+        [sys.executable, "-c", text, statement, str(folder)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert ran.returncode == ExitCode.INTERRUPTED, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_closed_pipe_ends_the_command_without_an_error(folder: Path) -> None:
+    arguments = ["log", "query", "FROM range(10000000)", "--path", str(folder), "--output", "csv"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "cmq_cli", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert running.stdout.readline().strip() == b"range"
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == ExitCode.OK

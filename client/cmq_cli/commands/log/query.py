@@ -75,6 +75,7 @@ def query(
 
 def _print(output: Output, form: OutputForm, reader: "pa.RecordBatchReader") -> None:
     names = _unique(reader.schema.names)
+    reader = _without_intervals(reader)
     if form is OutputForm.PARQUET:
         _write_parquet(reader, names)
     elif form is OutputForm.CSV:
@@ -115,14 +116,75 @@ def _write_parquet(reader: "pa.RecordBatchReader", names: Sequence[str]) -> None
     if sys.stdout.isatty():
         raise CommandFailed("parquet is for files: add > answer.parquet to the command", ExitCode.USAGE)
     schema = pa.schema([field.with_name(name) for field, name in zip(reader.schema, names, strict=True)])
-    with pq.ParquetWriter(sys.stdout.buffer, schema, compression="zstd") as writer:
-        for batch in reader:
-            writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    try:
+        with pq.ParquetWriter(sys.stdout.buffer, schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    except pa.ArrowNotImplementedError as error:
+        text = f"parquet has no type for a column of the answer; cast the column, as in a::VARCHAR: {error}"
+        raise CommandFailed(text, ExitCode.USAGE) from error
 
 
 def _rows(reader: "pa.RecordBatchReader") -> Iterator[tuple[Any, ...]]:
     for batch in reader:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        yield from zip(*map(_values, batch.columns), strict=True)
+
+
+def _values(column: "pa.Array") -> list[Any]:
+    import pyarrow as pa
+
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):
+        # Python has no times before year 1, after year 9999, or of nanoseconds.
+        try:
+            return column.cast(pa.string()).to_pylist()
+        except pa.ArrowException as error:
+            text = f"a time of the answer is out of range; cast the column, as in a::VARCHAR: {error}"
+            raise CommandFailed(text, ExitCode.USAGE) from error
+
+
+def _without_intervals(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReader":
+    """Return the rows with intervals as text: Parquet and JSON have no intervals."""
+    import pyarrow as pa
+
+    kind = pa.month_day_nano_interval()
+    places = [place for place, field in enumerate(reader.schema) if field.type == kind]
+    if not places:
+        return reader
+    schema = reader.schema
+    for place in places:
+        schema = schema.set(place, schema.field(place).with_type(pa.string()))
+
+    def batches() -> "Iterator[pa.RecordBatch]":
+        for batch in reader:
+            columns = batch.columns
+            for place in places:
+                columns[place] = pa.array(map(_interval, columns[place].to_pylist()), pa.string())
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _interval(value: Any) -> str | None:
+    """Return an interval as DuckDB writes it: ``1 month 2 days 00:16:04.5``."""
+    if value is None:
+        return None
+    months, days, nanoseconds = value
+    counts = (("year", abs(months) // 12), ("month", abs(months) % 12))
+    parts = [_count(-count if months < 0 else count, unit) for unit, count in counts if count]
+    if days:
+        parts.append(_count(days, "day"))
+    if nanoseconds or not parts:
+        seconds, rest = divmod(abs(nanoseconds), 1_000_000_000)
+        fraction = f".{rest:09}".rstrip("0") if rest else ""
+        sign = "-" if nanoseconds < 0 else ""
+        parts.append(f"{sign}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}{fraction}")
+    return " ".join(parts)
+
+
+def _count(count: int, unit: str) -> str:
+    return f"{count} {unit}{'' if abs(count) == 1 else 's'}"
 
 
 def _unique(names: Iterable[str]) -> list[str]:
