@@ -157,9 +157,9 @@ def test_an_age_of_thousands_of_digits_is_refused():
 
 
 def test_a_place_whose_name_is_no_text_has_a_standing_pin(tmp_path: Path):
-    place = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    place = os.fsdecode(os.fsencode(tmp_path) + b"/depot\xe9")
 
-    assert standing_name(place).startswith("caf-")
+    assert standing_name(place).startswith("depot-")
 
 
 def test_an_end_with_an_interval_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
