@@ -53,8 +53,8 @@ class MessageQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """First row, of the answer before; 0 = the begin of the log."""
     start_index: int = 0
     """First message within this row, counted as in ``events``."""
-    passed_over: frozenset[int] = frozenset()
-    """Ids of queues and topics whose messages are not wanted."""
+    decided: dict[int, bool] = {}
+    """Whether messages of queues and topics are wanted, by id; the search asks for other ids."""
 
     def may_be_of(self, account: str, source: str) -> bool:
         """Return whether a queue or topic is one to which the messages were sent."""
@@ -162,7 +162,7 @@ class _Search:
     def __init__(self, query: MessageQuery) -> None:
         self._query = query
         self._needle = _needle(query)
-        self._wanted: dict[int, bool | None] = dict.fromkeys(query.passed_over, False)
+        self._wanted: dict[int, bool | None] = dict(query.decided)
         """Whether messages of a queue or topic are wanted; None = the caller does not know."""
         self._undecided: set[int] = set()
         """The queues and topics that the caller does not know."""
@@ -176,10 +176,10 @@ class _Search:
     def is_over(self) -> bool:
         """True if the answer is full, or the rows were many.
 
-        A full answer with messages of unknown queues is no end: the search notes the other unknown queues, so that one
-        repeated search is enough to leave out all that are not wanted.
+        A full answer of a repeated search with messages of unknown queues is no end: the search notes all unknown
+        queues, so that one more search is enough to leave out those that are not wanted.
         """
-        is_full = len(self._found) >= MAX_FOUND and not self._undecided
+        is_full = len(self._found) >= MAX_FOUND and not (self._undecided and self._query.decided)
         return is_full or self._left <= 0 or len(self._missing) >= MAX_MISSING
 
     def miss(self, first_lsn: int, last_lsn: int) -> None:

@@ -243,3 +243,17 @@ async def test_a_full_answer_has_no_message_of_another_account(open_rig: OpenRig
 
     assert [message.source_id for message in answer.found.messages if message.source_id != 1] == [2, 3]
     assert answer.found.next_lsn == 0
+
+
+async def test_a_full_answer_leaves_out_the_messages_of_hundreds_of_unknown_queues(open_rig: OpenRig) -> None:
+    rig = await open_rig()
+    queues = range(1, 2 * MAX_FOUND)
+    await store(rig, *(QueueCreated(number, "admin", f"q-{number}", QueueAttributes(), NOW_MS) for number in queues))
+    await store(rig, QueueCreated(1000, "shop", "orders", QueueAttributes(), NOW_MS))
+    records = [MessagesSent(number, 0, FIRST_ID, NOW_MS, [1], headers=[ORDER]) for number in (*queues, 1000)]
+    await store(rig, *records, bodies=len(records))
+
+    answer = await rig.log.find_messages(MessageQuery(header=("order", "4711"), account="shop"))
+
+    assert [message.source_id for message in answer.found.messages] == [1000]
+    assert answer.found.next_lsn == 0

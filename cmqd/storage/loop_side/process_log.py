@@ -270,7 +270,7 @@ class StorageProcessLog:
             wanted = {each.id for each in self._names.of(undecided) if query.may_be_of(each.account, each.name)}
             if not answer.found.is_full or undecided <= wanted:
                 break
-            query = structs.replace(query, passed_over=query.passed_over | (undecided - wanted))
+            query = structs.replace(query, decided=query.decided | {number: number in wanted for number in undecided})
         sources = {message.source_id for message in answer.found.messages}
         return structs.replace(answer, owners=self._owners(answer.owners, sources))
 
