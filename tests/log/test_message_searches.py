@@ -236,7 +236,8 @@ async def test_a_full_answer_has_no_message_of_another_account(open_rig: OpenRig
         await store(rig, QueueCreated(number, account, f"orders-{number}", QueueAttributes(), NOW_MS))
     await store(rig, QueueDeleted(3))
     for queue_id, count in ((2, 1), (1, 2 * MAX_FOUND), (3, 1), (1, 1)):
-        record = MessagesSent(queue_id, 0, FIRST_ID * queue_id, NOW_MS, [1] * count, headers=[ORDER] * count)
+        headers: list[Headers | None] = [ORDER] * count
+        record = MessagesSent(queue_id, 0, FIRST_ID * queue_id, NOW_MS, [1] * count, headers=headers)
         await store(rig, record, bodies=count)
 
     answer = await rig.log.find_messages(MessageQuery(header=("order", "4711"), account="shop"))

@@ -322,7 +322,7 @@ def test_a_slice_newer_than_the_row_is_told_by_its_lsn():
     assert rig.log.last_lsn >= max(part.lsn for part in slices)
 
 
-def stretches(rig: Rig, name: str, mode: Mode, count: int) -> list[tuple[int, int, str, int | None, int]]:
+def stretches(rig: Rig, name: str, mode: Mode, count: int) -> list[tuple[int, int, State, int | None, int | None]]:
     queue = folded(rig.log.rows).queues[rig.queue(name).queue_id]
     run = Run(0, 0, 0, [1] * count, None, None, 0)
     found = StateReader(queue.result().cut(0, count), mode).stretches(run)
