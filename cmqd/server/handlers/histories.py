@@ -137,13 +137,9 @@ class HistoryRequests:
                 limit="a dedup_id or a header",
             )
         check_range("max_messages", request.max_messages, 1, MAX_MESSAGES)
-        from_ms = self._begin_of(request)
-        if request.to_ms is not None and request.to_ms <= from_ms:
-            begin = "to_ms is behind from_ms"
-            if request.from_ms is None:
-                begin = "without from_ms a search has the last 24 hours; to_ms is behind their begin"
+        if request.to_ms is not None and request.from_ms is not None and request.to_ms <= request.from_ms:
             raise InvalidArgument(
-                f"a search from {from_ms} to {request.to_ms} has no time; {begin}",
+                f"a search from {request.from_ms} to {request.to_ms} has no time; to_ms is behind from_ms",
                 field="to_ms",
                 value=request.to_ms,
                 limit="a time behind from_ms",
@@ -154,9 +150,6 @@ class HistoryRequests:
                 request.source in names.get(client.account, {}) for names in (facts.queues.names, facts.topics.names)
             ):
                 raise QueueNotFound(request.source)
-
-    def _begin_of(self, request: wire.FindMessages) -> int:
-        return max(0, self.now_ms() - SEARCHED_MS) if request.from_ms is None else request.from_ms
 
     async def _answer(
         self,
@@ -213,7 +206,9 @@ class HistoryRequests:
         self.answering.answer_lookup(client, shown_to(client, reply))
 
     async def _search(self, client: Client, request: wire.FindMessages) -> "_Searched":
-        from_ms = self._begin_of(request)
+        from_ms = request.from_ms
+        if from_ms is None:
+            from_ms = max(0, self.now_ms() - SEARCHED_MS)
         start_lsn, start_index = request.start or (0, 0)
         query = MessageQuery(
             request.dedup_id,
