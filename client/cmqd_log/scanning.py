@@ -17,7 +17,7 @@ is empty afterwards, without an error: ``read_all`` makes a table that can be re
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -49,10 +49,13 @@ def plan(path: "str | os.PathLike[str]", columns: "Sequence[str] | None" = None,
         CmqdSourceError: the folder or requested rows cannot be read.
     """
     names = list(COLUMNS) if columns is None else list(columns)
+    if isinstance(columns, str) or not names:
+        # Batches without a column have no rows.
+        raise OptionError("columns", columns, "give a list with at least one column, or None for all columns")
     for name in names:
         if name not in COLUMNS:
             raise OptionError("columns", name, f"columns are {', '.join(COLUMNS)}")
-    given = parse_options({"path": os.fspath(path), **{name: _text(value) for name, value in options.items()}})
+    given = parse_options({"path": os.fspath(path), **{name: _text(name, value) for name, value in options.items()}})
     tasks = plan_batch(given, names)
     if not tasks:
         warn_unsealed(given)
@@ -91,12 +94,24 @@ def _batches(tasks: Sequence[Task], schema: "pa.Schema") -> "Iterator[pa.RecordB
         yield from read_task(task, schema)
 
 
-def _text(value: Value) -> str:
-    """Return the text of an option."""
+def _text(name: str, value: Value) -> str:
+    """Return the text of an option.
+
+    Raises:
+        OptionError: the type of the value is that of no option.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
         return msgspec.json.encode(value).decode()
-    return str(value) if isinstance(value, str | int) else ",".join(value)
+    if isinstance(value, str | int):
+        return str(value)
+    other: Any = value
+    texts: list[Any] = list(other) if hasattr(other, "__iter__") else [other]
+    if not all(isinstance(text, str) for text in texts):
+        raise OptionError(
+            name, repr(value), "give a text, a number, a time, or a list of texts; leave out other options"
+        )
+    return ",".join(texts)

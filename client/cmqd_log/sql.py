@@ -18,7 +18,7 @@ SQL reaches the tables alone: no file, no network, no extension that must be loa
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
@@ -27,7 +27,8 @@ import msgspec
 import pyarrow as pa
 
 from cmqd_log.data_folder.folder import open_folder
-from cmqd_log.errors import CmqdSourceError, OptionError
+from cmqd_log.data_folder.plan import describe
+from cmqd_log.errors import CmqdSourceError, DataLossError, OptionError
 from cmqd_log.options import Mode, parse_options
 from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.scanning import scan
@@ -35,6 +36,8 @@ from cmqd_log.schema import COLUMNS
 
 DEFAULT_LOAD_LIMIT: Final = 1 << 30
 """Bytes of a table that is loaded."""
+INTERRUPT_SECONDS: Final = 0.1
+"""Time between two interrupts of a statement that goes on."""
 
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "enable_external_access": False,
@@ -140,10 +143,13 @@ def query(
         FolderError, DataLossError: the log cannot be read.
     """
     options = parse_options({"path": os.fspath(path), "includeActive": str(include_active)})
-    newest = open_folder(options).view(include_active=include_active).hi
+    view = open_folder(options).view(include_active=include_active)
+    newest = view.hi
     if as_of_lsn is not None and not 0 <= as_of_lsn <= newest:
         raise OptionError("asOfLsn", as_of_lsn, f"the rows of {os.fspath(path)} that can be read end at row {newest}")
     lsn = newest if as_of_lsn is None else as_of_lsn
+    if 0 < lsn < newest and all(extent.first_lsn > lsn for extent in view.extents):
+        raise DataLossError(f"{describe(view.gaps(1, lsn))} were reclaimed or lost, so no row up to {lsn} can be read")
     text = _checked(statement)
     tables = Tables({"path": os.fspath(path), "includeActive": include_active, "endingLsn": lsn}, load_limit)
     uses = _uses(text)
@@ -236,8 +242,10 @@ class _Steps:
         try:
             return running.result()
         finally:
-            if not running.done():  # Ctrl-C
+            # Ctrl-C. An interrupt before the step has begun has no effect, so it is repeated.
+            while not running.done():
                 self._database.interrupt()
+                wait([running], INTERRUPT_SECONDS)
 
 
 def _told(reader: "pa.RecordBatchReader", tables: Tables, steps: _Steps) -> "Iterator[pa.RecordBatch]":

@@ -181,3 +181,21 @@ def test_a_scan_needs_neither_spark_nor_java(folder: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
 
     assert (ran.returncode, int(ran.stdout) > 0) == (0, True), ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"queue": None}, "option 'queue' cannot be 'None': give a text, a number, a time, or a list of texts"),
+        ({"queueId": [1, 2]}, "option 'queueId' cannot be '[1, 2]': give a text"),
+        ({"minPartitions": 1.5}, "option 'minPartitions' cannot be '1.5': give a text"),
+        ({"queue": b"q"}, "option 'queue' cannot be"),
+        ({"columns": []}, "option 'columns' cannot be []: give a list with at least one column"),
+        ({"columns": "lsn"}, "option 'columns' cannot be 'lsn': give a list with at least one column"),
+    ],
+)
+def test_values_of_other_types_are_refused_in_a_sentence(folder: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        cmqd_log.scan(folder, **options)
+
+    assert text in str(refused.value)

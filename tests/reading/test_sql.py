@@ -25,10 +25,10 @@ import cmqd_log
 from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
 from cmqd_log import sql
-from cmqd_log.errors import CmqdSourceError, FolderError, OptionError
+from cmqd_log.errors import CmqdSourceError, DataLossError, FolderError, OptionError
 from cmqd_log.schema import COLUMNS
 from support.core.busy_rig import busy_rig
-from support.spark.log_folder import rows_of, write_folder
+from support.spark.log_folder import drop_segment, rows_of, write_folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
 """pyarrow and DuckDB are in the Spark set. No session is needed."""
@@ -157,6 +157,17 @@ def test_all_tables_are_as_of_the_row_that_is_asked(folder: Path) -> None:
     ]
     with pytest.raises(OptionError, match=f"can be read end at row {newest}"):
         answer(folder, "FROM log", as_of_lsn=newest + 1)
+
+
+def test_a_row_without_a_row_before_it_is_an_error_that_names_the_reclaimed_rows(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "data")
+    drop_segment(tmp_path / "data", 1)
+    (first,) = answer(tmp_path / "data", "SELECT min(lsn) FROM log")[0]
+
+    with pytest.raises(DataLossError, match=r"rows 1 to 20 were reclaimed or lost, so no row up to 20 can be read"):
+        answer(tmp_path / "data", "SELECT count(*) FROM messages", as_of_lsn=20)
+    assert answer(tmp_path / "data", "SELECT min(lsn) FROM log", as_of_lsn=first) == [(first,)]
+    assert answer(tmp_path / "data", "FROM log", as_of_lsn=0) == []
 
 
 REFUSED = {
@@ -288,11 +299,12 @@ def test_the_command_names_its_extra(
     assert "cmqd[sql]" in capfd.readouterr().err
 
 
-def test_intervals_and_times_that_python_lacks_are_text(
+def test_maps_are_objects_and_intervals_and_times_that_python_lacks_are_text(
     folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     statement = (
-        "SELECT INTERVAL '14 months 2 days 964.5 seconds' a, -INTERVAL 1 DAY b, INTERVAL 0 DAY c, NULL::INTERVAL d, "
+        "SELECT MAP{'a': '1'} m, INTERVAL '14 months 2 days 964.5 seconds' a, -INTERVAL 1 DAY b, INTERVAL 0 DAY c, "
+        "NULL::INTERVAL d, "
         "TIMESTAMP_NS '2020-01-01 00:00:00.123456789' e, '99999-01-01'::DATE f, ended_ts - enqueue_ts g "
         "FROM messages WHERE ended_ts IS NULL LIMIT 1"
     )
@@ -308,8 +320,9 @@ def test_intervals_and_times_that_python_lacks_are_text(
     texts = {"a": "1 year 2 months 2 days 00:16:04.5", "b": "-1 day", "c": "00:00:00", "d": None, "g": None}
     assert columns == texts
     assert {name: row[name] for name in texts} == texts
+    assert row["m"] == {"a": "1"}
     assert row["e"] == "2020-01-01 00:00:00.123456789"
-    assert lines[1][:4] == [texts["a"], "-1 day", "00:00:00", ""]
+    assert lines[1][:5] == ['{"a":"1"}', texts["a"], "-1 day", "00:00:00", ""]
     assert b"-1 day" in printed("table")
     assert run(["log", "query", "SELECT MAP{1: [INTERVAL 1 DAY]} m", "--path", str(folder), "--output", "parquet"]) == 2
     assert b"parquet has no type for a column of the answer" in capfdbinary.readouterr().err

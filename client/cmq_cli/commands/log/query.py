@@ -133,8 +133,10 @@ def _rows(reader: "pa.RecordBatchReader") -> Iterator[tuple[Any, ...]]:
 def _values(column: "pa.Array") -> list[Any]:
     import pyarrow as pa
 
+    # A map with keys of text is an object of JSON; other maps are lists of pairs.
+    is_object = pa.types.is_map(column.type) and pa.types.is_string(column.type.key_type)
     try:
-        return column.to_pylist()
+        return column.to_pylist(maps_as_pydicts="lossy" if is_object else None)
     except (OverflowError, ValueError):
         # Python has no times before year 1, after year 9999, or of nanoseconds.
         try:
