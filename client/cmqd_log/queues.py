@@ -9,6 +9,7 @@ from cmqd_log.data_folder.rows import decoded, metas
 from cmqd_log.message_states.states_at import held_by
 from cmqd_segment.checkpoint import QueueSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
+from cmqd_segment.manifest import CheckpointEntry
 from cmqd_segment.newer import tag_of
 from cmqd_segment.records import QueueCreated, QueueDeleted
 
@@ -43,24 +44,24 @@ def queues_of(folder: Folder, view: View) -> list[LogQueue]:
         for source in catalog.sources.values()
         if not source.is_topic
     }
-    checkpointed_lsn = view.checkpoints[-1].lsn if view.checkpoints else 0
+    # Of two checkpoints the newer counts: the queue of the older may be deleted since. A checkpoint that cannot be read
+    # is passed over, because the rows above the checkpoint before have its facts.
+    checkpointed_lsn = 0
     for entry in view.checkpoints:
-        try:
-            for payload in read_payloads(folder.checkpoint_path(entry)):
-                part = decode_part(payload) if tag_of(payload) == _QUEUE_SLICE else None
-                # Of two checkpoints the newer counts: the queue of the older may be deleted since.
-                if isinstance(part, QueueSlice) and part.queue_id in found:
-                    found[part.queue_id].created_ms = part.created_ms
-                    found[part.queue_id].exists = entry is view.checkpoints[-1]
-        except (CheckpointError, msgspec.MsgspecError, OSError):
-            continue  # replaced meanwhile, or damaged: the rows have the remaining facts
+        created = _created_in(folder, entry)
+        if created is None:
+            continue
+        checkpointed_lsn = entry.lsn
+        for queue in found.values():
+            queue.exists = queue.id in created
+            queue.created_ms = created.get(queue.id, queue.created_ms)
     for extent in view.extents:
         with folder.opened(extent) as raw:
             for lsn, time_ms, meta in metas(folder, raw, extent, 0, view.hi):
                 for record in decoded(extent, lsn, meta):
                     if isinstance(record, QueueCreated):
                         found[record.queue_id].created_ms = record.created_ms
-                        # The newest checkpoint tells of the rows below, also if the row of a delete was reclaimed.
+                        # The checkpoint tells of the rows below, also if the row of a delete was reclaimed.
                         found[record.queue_id].exists |= lsn > checkpointed_lsn
                     elif isinstance(record, QueueDeleted) and record.queue_id in found:
                         found[record.queue_id].deleted_ms = time_ms
@@ -69,3 +70,16 @@ def queues_of(folder: Folder, view: View) -> list[LogQueue]:
             if number in found:
                 found[number].messages += stop - first
     return [found[number] for number in sorted(found)]
+
+
+def _created_in(folder: Folder, entry: CheckpointEntry) -> dict[int, int] | None:
+    """Return the times of creation of a checkpoint's queues by id; None if its file was replaced, or is damaged."""
+    created: dict[int, int] = {}
+    try:
+        for payload in read_payloads(folder.checkpoint_path(entry)):
+            part = decode_part(payload) if tag_of(payload) == _QUEUE_SLICE else None
+            if isinstance(part, QueueSlice):
+                created[part.queue_id] = part.created_ms
+    except (CheckpointError, msgspec.MsgspecError, OSError):
+        return None
+    return created

@@ -130,6 +130,20 @@ def test_a_delete_whose_row_is_reclaimed_is_known_by_the_checkpoint(folder: Path
     ]
 
 
+@pytest.mark.parametrize("kept", [0, -40], ids=["empty", "cut"])
+def test_a_damaged_checkpoint_deletes_no_queue(folder: Path, kept: int):
+    newest = read_manifest(folder).segments[-1].last_lsn
+    for lsn in (newest - 1, newest):
+        add_checkpoint(folder, lsn, {SECOND: "orders", OTHER: "bills"})
+    file = folder / read_manifest(folder).checkpoints[-1].file
+    file.write_bytes(file.read_bytes()[:kept])
+    data = Folder(str(folder))
+
+    found = queues_of(data, data.view(include_active=False))
+
+    assert [(queue.id, queue.exists) for queue in found] == [(FIRST, False), (SECOND, True), (OTHER, True)]
+
+
 def test_an_id_that_the_log_does_not_have_is_an_error(folder: Path):
     with pytest.raises(UnknownNameError, match=r"'queueId' cannot be '8': the log of .* has no queue of this id"):
         read(folder, queueId="8")
