@@ -50,9 +50,7 @@ from cmqd_types.histories import MessageHistory
 
 LEAST_ROWS = 64
 MOST_ROWS = 512
-READ_BYTES = 128 * 1024
-"""Records that are fetched by a statement, about, as far as the limits of rows allow. A hop to the thread of the
-connection takes as long as some 40 small rows."""
+"""Rows of the first and of later statements; see also ``ROWS_BYTES``."""
 
 NOTHING = HistoryAnswer(None, [], [])
 
@@ -206,8 +204,7 @@ class _Reading:
                 self._segment_upto = self._last_of_segment(wanted.first_lsn)
             raw, self._upto_lsn = await self._pager.rows(wanted, self._limit)
             self._raw = deque(raw)
-            size = sum(len(row[-1]) for row in raw)
-            self._limit = max(LEAST_ROWS, min(MOST_ROWS, READ_BYTES * len(raw) // (size + 1)))
+            self._limit = MOST_ROWS
         return self._some(self._upto_lsn)
 
     def _last_of_segment(self, lsn: int) -> int:

@@ -41,6 +41,10 @@ READ_ATTEMPTS = 5
 """Attempts of a read that fails for a reason that may pass (no descriptor, a lock) before the process ends. The pauses
 between them add up to 4 s."""
 
+ROWS_BYTES = 128 * 1024
+"""Size of records after which a read of rows ends. A hop to the thread of the connection takes as long as some 40 small
+rows."""
+
 
 Request: TypeAlias = ipc.ReadPage | ipc.ReadPublished
 
@@ -108,7 +112,10 @@ class Pager:
             self._send(ipc.Page(page.read_id, answer.columns, answer.missing_runs(), answer.sources), *answer.blobs)
 
     async def rows(self, wanted: RowsWanted, limit: int) -> tuple[list[RawRow], int]:
-        """Return at most ``limit`` rows, and the LSN up to which rows were read, between two pages."""
+        """Return at most ``limit`` rows, and the LSN up to which rows were read, between two pages.
+
+        The read ends earlier behind ``ROWS_BYTES`` of records.
+        """
         async with self._reading:
             segment = next((each for each in self._catalog.segments() if each.last_lsn >= wanted.first_lsn), None)
             if segment is None:
@@ -302,9 +309,15 @@ class _RowsRead:
         self._first_lsn = wanted.first_lsn
         self._limit = limit
         stores = " AND messages > 0" if wanted.is_of_stores else ""
+        # The sizes first: a row has up to a MiB of headers, and some hundreds of them are a whole segment in memory.
+        sizes = (
+            "SELECT lsn, coalesce(length(meta), 0) AS size FROM log"
+            f" WHERE lsn BETWEEN ?1 AND ?2{stores} ORDER BY lsn LIMIT {limit}"
+        )
+        sums = f"SELECT lsn, sum(size) OVER (ORDER BY lsn ROWS UNBOUNDED PRECEDING) - size AS before FROM ({sizes})"
         self._statement = (
-            "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log"
-            f" WHERE lsn BETWEEN ? AND ?{stores} ORDER BY lsn LIMIT {self._limit}"
+            "SELECT lsn, time_ms, messages, queues, meta_crc, meta FROM log WHERE lsn BETWEEN ?1 AND"
+            f" (SELECT max(lsn) FROM ({sums}) WHERE before < {ROWS_BYTES}){stores} ORDER BY lsn"
         )
         self.rows: list[RawRow] = []
         self.upto_lsn = upto_lsn
@@ -322,7 +335,7 @@ class _RowsRead:
             with contextlib.suppress(sqlite3.DatabaseError):
                 self.rows = await self._fetch(connection, self.upto_lsn)
         else:
-            if len(self.rows) == self._limit:
+            if len(self.rows) == self._limit or sum(len(row[-1]) for row in self.rows) >= ROWS_BYTES:
                 self.upto_lsn = self.rows[-1][0]
 
     async def _fetch(self, connection: aiosqlite.Connection, upto_lsn: int) -> list[RawRow]:

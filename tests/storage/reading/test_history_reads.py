@@ -12,13 +12,16 @@ from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.reading import pager
 from cmqd.storage.reading.pager import ActorsRead
 from cmqd.storage.reading.reading_connection import open_reading
+from cmqd_reading.history_search import RowsWanted
 from cmqd_reading.life_events import unnamed_number
+from cmqd_reading.message_search import MessageQuery
 from cmqd_segment.manifest import read_manifest
-from cmqd_segment.records import ActorSeen, MessagesReceived, MessagesReleased, QueueCreated
+from cmqd_segment.records import ActorSeen, MessagesReceived, MessagesReleased, MessagesSent, QueueCreated
 from cmqd_segment.schema import ACTORS_TABLE
 from cmqd_types.actors import Actor
 from cmqd_types.attributes import QueueAttributes
 from cmqd_types.histories import LifeKind
+from cmqd_types.messages import Headers
 from support.storage.log_rig import NOW_MS, InProcess, LogRig, OpenProcess, deleted, settings_for
 
 pytestmark = pytest.mark.system
@@ -162,3 +165,39 @@ def damage_side_file(folder: Path, number: int) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
+
+
+async def send_with(rig: LogRig, position: int, headers: Headers) -> None:
+    record = MessagesSent(1, position, 1000 + position, NOW_MS, [1], headers=[headers])
+    rig.log.append([record], [b"x"], NOW_MS)
+    await rig.commit()
+
+
+async def test_rows_with_large_records_are_read_a_few_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row has up to a MiB of headers: hundreds of rows are a whole segment in memory."""
+    sizes: list[int] = []
+    read_rows = pager.Pager.rows
+
+    async def noted(self: pager.Pager, wanted: RowsWanted, limit: int) -> tuple[list[pager.RawRow], int]:
+        rows, upto_lsn = await read_rows(self, wanted, limit)
+        sizes.append(sum(len(row[-1]) for row in rows))
+        return rows, upto_lsn
+
+    monkeypatch.setattr(pager.Pager, "rows", noted)
+    process = InProcess()
+    rig = LogRig(StorageProcessLog(settings_for(folder), process.start))
+    try:
+        await rig.open()
+        for position in range(30):
+            headers = {"order": "4711"} if position % 10 else {"order": "4711", "x": "x" * 60_000}
+            await send_with(rig, position, headers)
+        for position in range(30, 60):
+            await send_with(rig, position, {"order": "4711", "x": "x" * 60_000})
+
+        found = (await rig.log.find_messages(MessageQuery(header=("order", "4711")))).found
+    finally:
+        await rig.log.close()
+        assert process.task is not None
+        await process.task
+    assert [message.message_id for message in found.messages] == list(range(1000, 1060))
+    assert max(sizes) < pager.ROWS_BYTES + 61_000
