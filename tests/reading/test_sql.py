@@ -268,6 +268,9 @@ def test_the_command_prints_the_rows_in_four_forms(
     parquet = pq.read_table(tmp_path / "rows.parquet")
 
     names = ["queue", "queue_2", "lsn", "body", "tags"]
+    statement = "SELECT sum(lsn) AS sum, [1.5] AS list FROM log"
+    (sums,) = json.loads(printed("json"))
+    assert sums == {"sum": answer(folder, statement)[0][0], "list": [1.5]}
     assert table[0].split() == names
     assert len(table) == 4
     assert [list(row) for row in document] == [names] * 3

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 app = App(name="log", help="The log, read from a data folder: its queues, and SQL over its messages.")
 app.command(queues)
 
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+"""A sum is a decimal in Arrow, and a number of JSON."""
+
 SHOWN_ROWS = 1000
 """Rows of a table; the other forms of output have all rows."""
 
@@ -87,7 +90,7 @@ def _print(output: Output, form: OutputForm, reader: "pa.RecordBatchReader") -> 
         write = sys.stdout.buffer.write
         write(b"[")
         for number, row in enumerate(_rows(reader)):
-            write((b",\n" if number else b"\n") + msgspec.json.encode(dict(zip(names, row, strict=True))))
+            write((b",\n" if number else b"\n") + _encode(dict(zip(names, row, strict=True))))
         write(b"\n]\n")
         sys.stdout.buffer.flush()
     else:
@@ -218,5 +221,5 @@ def _text(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat(sep=" ")
     if isinstance(value, list | dict | tuple):
-        return msgspec.json.encode(value).decode()
+        return _encode(value).decode()
     return str(value)
