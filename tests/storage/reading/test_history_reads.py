@@ -8,6 +8,7 @@ import aiosqlite
 import pytest
 from msgspec import structs
 
+from cmqd.storage.folder.catalog import SealedFile
 from cmqd.storage.loop_side.process_log import StorageProcessLog
 from cmqd.storage.reading import pager
 from cmqd.storage.reading.pager import ActorsRead
@@ -201,3 +202,40 @@ async def test_rows_with_large_records_are_read_a_few_at_a_time(folder: Path, mo
         await process.task
     assert [message.message_id for message in found.messages] == list(range(1000, 1060))
     assert max(sizes) < pager.ROWS_BYTES + 61_000
+
+
+async def test_segments_are_not_searched_for_the_names_of_unsealed_rows(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of segments, a search that meets thousands of queues would take minutes."""
+    process = InProcess()
+    rig = LogRig(StorageProcessLog(settings_for(folder), process.start))
+    try:
+        await rig.open()
+        for position in range(5):
+            await rig.store(1, position, 1)
+            await rig.log.seal_now()
+        queues = [QueueCreated(2 + n, "owner", f"orders-{n}", QueueAttributes(), NOW_MS) for n in range(20)]
+        rig.log.append(queues, [], NOW_MS)
+        for queue in queues:
+            record = MessagesSent(queue.queue_id, 0, 2000 + queue.queue_id, NOW_MS, [1], headers=[{"order": "4711"}])
+            rig.log.append([record], [b"x"], NOW_MS)
+        await rig.commit()
+        looks: list[int] = []
+        positions_of = SealedFile.positions_of
+
+        def noted(self: SealedFile, queue_id: int) -> tuple[int, int] | None:
+            looks.append(queue_id)
+            return positions_of(self, queue_id)
+
+        monkeypatch.setattr(SealedFile, "positions_of", noted)
+
+        answer = await rig.log.find_messages(MessageQuery(header=("order", "4711"), account="owner"))
+
+        assert {owner.name for owner in answer.owners} == {queue.name for queue in queues}
+        assert len(answer.found.messages) == 20
+        assert not looks
+    finally:
+        await rig.log.close()
+        assert process.task is not None
+        await process.task
