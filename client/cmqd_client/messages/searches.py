@@ -47,6 +47,8 @@ class FoundMessages(msgspec.Struct, frozen=True, kw_only=True):
     """Rows with times of the range that are not readable any more; messages in them are not known."""
     is_cut: bool
     """True: the search ended with ``limit`` messages, and there may be more."""
+    request_id: int
+    """Of the last request of the search."""
 
     def __iter__(self) -> Iterator[FoundMessage]:
         return iter(self.messages)
@@ -90,4 +92,5 @@ async def ask_messages(
                 from_time=to_datetime(from_ms),
                 missing=missing,
                 is_cut=start is not None,
+                request_id=reply.request_id,
             )

@@ -68,6 +68,7 @@ async def test_messages_are_found_by_header_and_dedup_id(client: Client) -> None
 
     (message,) = found
     assert (message.id, message.source, found.missing, found.is_cut) == (first.id, "orders", [], False)
+    assert found.request_id > 0
     assert found.from_time >= message.sent_time - timedelta(hours=24)
     assert [each.id for each in await client.find_messages(dedup_id="order-4711")] == [first.id]
     cut = await client.find_messages(header=("customer", "7"), limit=3)
