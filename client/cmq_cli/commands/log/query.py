@@ -139,7 +139,7 @@ def _values(column: "pa.Array") -> list[Any]:
     # A map with keys of text is an object of JSON; other maps are lists of pairs.
     is_object = pa.types.is_map(column.type) and pa.types.is_string(column.type.key_type)
     try:
-        return column.to_pylist(maps_as_pydicts="lossy" if is_object else None)
+        values = column.to_pylist()
     except (OverflowError, ValueError):
         # Python has no times before year 1, after year 9999, or of nanoseconds.
         try:
@@ -147,6 +147,7 @@ def _values(column: "pa.Array") -> list[Any]:
         except pa.ArrowException as error:
             text = f"a time of the answer is out of range; cast the column, as in a::VARCHAR: {error}"
             raise CommandFailed(text, ExitCode.USAGE) from error
+    return [None if value is None else dict(value) for value in values] if is_object else values
 
 
 def _without_intervals(reader: "pa.RecordBatchReader") -> "pa.RecordBatchReader":
