@@ -1,7 +1,7 @@
 """The selection of a stream, as its offsets keep it. Pure.
 
-A checkpoint of Spark belongs to a selection: under another one, the messages of the added queues would be missing below
-the position, without an error. So an offset keeps a digest of the selection, and a text of it for the error.
+A checkpoint of Spark belongs to a selection. With a changed selection, messages of the added queues would be missing
+below the position, without an error. So an offset keeps a digest of the selection, and its text for the error.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def check_selection(offset: Offset, options: Options) -> None:
     """Check that an offset is of the selection of the options.
 
     Raises:
-        OptionError: the stream read another selection up to the offset, and ``allowNewSelection`` is not set.
+        OptionError: the stream read a different selection up to the offset, and ``allowNewSelection`` is not set.
     """
     now = selection_of(options)
     before = offset.get("selection_digest", now["selection_digest"])
@@ -49,8 +49,8 @@ def check_selection(offset: Offset, options: Options) -> None:
         raise OptionError(
             "allowNewSelection",
             "false",
-            f"the stream has read {offset.get('selection', 'another selection')} up to row {offset['lsn']}, and its "
-            f"options select {now['selection']}; true goes on with the new selection above that row, and a new "
+            f"the stream has read {offset.get('selection', 'a different selection')} up to row {offset['lsn']}, and "
+            f"its options select {now['selection']}; true goes on with the new selection above that row, and a new "
             "checkpoint reads the new selection from its first row",
         )
 
