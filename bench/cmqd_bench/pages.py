@@ -293,9 +293,12 @@ def pages() -> dict[Path, str]:
 
 
 def missing_decision_pages() -> list[Path]:
-    """Return the links to decision records that the site lacks; the generator follows links to files only."""
+    """Return the links to decision records that the site lacks; the generator follows links to files only.
+
+    A copy of a record stands in the place of a link, and does not change with the record.
+    """
     wanted = {DECISION_PAGES / path.name for path in DECISIONS.glob("*.md")}
-    return sorted(path for path in wanted if not path.exists())
+    return sorted(path for path in wanted if not (path.is_symlink() and path.exists()))
 
 
 def stale_pages() -> dict[Path, str]:
@@ -307,6 +310,7 @@ def main() -> None:
     """Write the files that differ."""
     DECISION_PAGES.mkdir(exist_ok=True)
     for path in missing_decision_pages():
+        path.unlink(missing_ok=True)
         path.symlink_to(Path("../../../cmqd/decisions") / path.name)
     for path, content in stale_pages().items():
         path.write_text(content)
