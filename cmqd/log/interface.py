@@ -150,7 +150,8 @@ class Log(Protocol):
         ...
 
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
-        """Request messages by position; ``on_page`` answers once row ``min_lsn`` is durable.
+        """Request messages by position; ``on_page`` answers once their rows are durable: at the latest behind row
+        ``min_lsn``.
 
         The answer covers a prefix of ``positions``: as many as fit into ``max_bytes`` of bodies, headers, origins and
         labels, at least one. ``queue_id`` may be the id of a topic: its messages have labels, copies have none.
@@ -159,7 +160,7 @@ class Log(Protocol):
 
     def read_published(self, read_id: int, topic_id: int, start: int, stop: int, min_lsn: int) -> None:
         """Request the first readable message of a topic at positions ``start .. stop-1``, without its body;
-        ``on_published`` answers once row ``min_lsn`` is durable.
+        ``on_published`` answers when ``on_page`` would.
 
         Positions in reclaimed segments, and damaged rows, are passed over.
         """

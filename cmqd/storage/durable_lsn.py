@@ -11,6 +11,7 @@ loop waits for wakes the loop.
 import asyncio
 import heapq
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from threading import Lock
 from typing import Final
@@ -33,8 +34,8 @@ class DurableLsn:
         self._calls: list[tuple[int, int, Callable[[], None]]] = []
         """Heap of (LSN, number of the call, call)."""
         self._numbers = count()
-        self.on_wait: Callable[[], None] = lambda: None
-        """Called when a call has to wait: rows that the loop process has committed may have the LSN already."""
+        self.on_wait: Callable[[int], None] = lambda _lsn: None
+        """Called with the LSN of a call that has to wait: the loop process may commit the row, or have committed it."""
 
     def raise_to(self, lsn: int) -> None:
         """Note that the rows up to ``lsn`` are durable, before any process is told of it: a reader that is told asks
@@ -58,7 +59,7 @@ class DurableLsn:
             if lsn > self.value:
                 heapq.heappush(self._calls, (lsn, next(self._numbers), call))
                 self._awaited = min(self._awaited, lsn)
-                call = self.on_wait
+                call = partial(self.on_wait, lsn)
         call()
 
     async def reached(self, lsn: int) -> None:
@@ -67,6 +68,12 @@ class DurableLsn:
         # The waiting task may be cancelled before.
         self.call_at(lsn, lambda: None if reached.done() else reached.set_result(None))
         await reached
+
+    @property
+    def awaited(self) -> list[int]:
+        """LSNs that are waited for, in any order."""
+        with self._lock:
+            return [lsn for lsn, _, _ in self._calls]
 
     def _call(self) -> None:
         """Make the calls that are due, in the order of their LSNs, and have the loop woken for the next."""

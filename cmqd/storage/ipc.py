@@ -177,7 +177,7 @@ class CommitsWanted(Head, frozen=True, tag=13):
 
 
 class Committed(Head, frozen=True, tag=14):
-    """The loop process has committed rows: the log may have grown, or reached an LSN that a frame has named."""
+    """The loop process has committed rows: the log may have grown, or reached a wanted LSN (``LsnWanted``)."""
 
 
 class Switched(Head, frozen=True, tag=15):
@@ -282,6 +282,14 @@ class SwitchWanted(Head, frozen=True, tag=37):
     """The segment of the next commit."""
     by_loop: bool
     """The loop process shall commit."""
+
+
+class LsnWanted(Head, frozen=True, tag=49):
+    """The storage process waits for the row with this LSN, which the loop process commits. Answered ``Committed`` once
+    the row is durable, or ``Switched`` before.
+    """
+
+    lsn: int
 
 
 class EngineChanged(Head, frozen=True, tag=35):
@@ -500,6 +508,7 @@ AnyHead: TypeAlias = (
     | Committed
     | Switched
     | SwitchWanted
+    | LsnWanted
     | Answered
     | ActiveSegment
     | HistoryFound

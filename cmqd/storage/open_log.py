@@ -166,7 +166,7 @@ class OpenLog:
         )
         self.filling = Filling(catalog, self.space, settings, self.writer)
         self.page_fitting = PageFitting(catalog, self.space, self.writer, self._prepare, self._remove_unused)
-        self.lending = Lending(self.writer, self.durable, self._start)
+        self.lending = Lending(self.writer, self.durable, lambda lsn: self._control.send(ipc.LsnWanted(lsn)))
         self.durable.raise_to(recovered.last_lsn)
         self.freshness.told(recovered.last_lsn, active.number, 0)
         self.writer.prepared = await self._prepare(page_bytes)

@@ -226,12 +226,12 @@ class GroupCommit:
         self.hold(self._held or ignore)
 
     def tell_at(self, lsn: int) -> None:
-        """Have ``on_committed`` called when the rows up to ``lsn`` are durable, unless they are: a frame has named the
-        LSN.
-        """
+        """Have ``on_committed`` called when the rows up to ``lsn`` are durable: the storage process waits for them."""
         if lsn > self.durable_lsn:
             self._told_from = min(self._told_from, lsn)
             self._told_upto = max(self._told_upto, lsn)
+        else:
+            self.on_committed()
 
     def became_durable(self, lsn: int, fsync_us: int) -> None:
         """Note that all rows up to ``lsn`` are durable, after an fsync of this time."""
@@ -257,7 +257,7 @@ class GroupCommit:
             self._untold_bytes = 0
             if self._unmeasured_bytes >= UNMEASURED_BYTES and self._held is None:
                 self._held = await_state
-            # A frame may have named an LSN in between.
+            # An LSN in between may be waited for, too.
             self._told_from = NEVER if lsn >= self._told_upto else lsn + 1
             self.on_committed()
         if not batches:

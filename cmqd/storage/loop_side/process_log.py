@@ -243,18 +243,18 @@ class StorageProcessLog:
     def read_page(self, read_id: int, queue_id: int, positions: Runs, max_bytes: int, min_lsn: int) -> None:
         """See ``Log``."""
         self.pages_asked += 1
-        lsn = self._told_lsn(min_lsn)
-        self._channel(self._pages).send(ipc.ReadPage(read_id, queue_id, positions, max_bytes, lsn))
+        self._channel(self._pages).send(
+            ipc.ReadPage(read_id, queue_id, positions, max_bytes, self._readable_lsn(min_lsn))
+        )
 
     def read_published(self, read_id: int, topic_id: int, start: int, stop: int, min_lsn: int) -> None:
         """See ``Log``."""
-        lsn = self._told_lsn(min_lsn)
-        self._channel(self._pages).send(ipc.ReadPublished(read_id, topic_id, start, stop, lsn))
+        self._channel(self._pages).send(ipc.ReadPublished(read_id, topic_id, start, stop, self._readable_lsn(min_lsn)))
 
     async def read_history(self, message_id: int, lease: int = 0) -> HistoryAnswer:
         """See ``Log``."""
         answer: HistoryAnswer = await self._read_rows(
-            lambda number: ipc.FindHistory(number, message_id, lease, self._told_lsn(0))
+            lambda number: ipc.FindHistory(number, message_id, lease, self._readable_lsn())
         )
         return structs.replace(answer, owners=self._owners(answer.owners, answer.sources))
 
@@ -263,7 +263,7 @@ class StorageProcessLog:
         while True:
             asked = query
             answer: MessagesAnswer = await self._read_rows(
-                lambda number: ipc.FindMessages(number, asked, self._told_lsn(0))  # noqa: B023
+                lambda number: ipc.FindMessages(number, asked, self._readable_lsn())  # noqa: B023
             )
             # The storage process does not know the queues of unsealed rows.
             undecided = answer.found.undecided
@@ -294,9 +294,8 @@ class StorageProcessLog:
         # Here are the names of all queues that exist; the storage process knows those of deleted queues.
         return list({name.id: name for name in (*told, *self._names.of(sources))}.values())
 
-    def _told_lsn(self, min_lsn: int) -> int:
+    def _readable_lsn(self, min_lsn: int = 0) -> int:
         """Return the LSN that a read waits for: the storage process may not have counted all durable rows."""
-        self._commits.tell_at(min_lsn)
         return max(min_lsn, self._commits.durable_lsn)
 
     def _on_pages(self, head: ipc.AnyHead, data: bytes, offset: int) -> None:
@@ -347,8 +346,6 @@ class StorageProcessLog:
         # In front of the end: the manifest that lists the checkpoint must have the names that the checkpoint lacks.
         if isinstance(part, CheckpointEnd) and (deleted := self._names.of_deleted()):
             control.send(ipc.DeletedNames(deleted))
-        if isinstance(part, CheckpointEnd):
-            self._commits.tell_at(part.lsn)
         self._names.actors.note_written(part)
         if (chunk := self._checkpoint.take(part)) is not None:
             control.send(*chunk)
@@ -373,7 +370,6 @@ class StorageProcessLog:
     async def drop_segments(self, numbers: Sequence[int], min_lsn: int) -> list[int]:
         """See ``Log``."""
         known = [number for number in numbers if number in self._segments]
-        self._commits.tell_at(min_lsn)
         answer = self._request(lambda request_id: ipc.DropSegments(request_id, known, min_lsn))
         # Out of the table before the wait, so that ``closed_segments`` does not offer them for a second drop. Segments
         # that the storage process keeps come back in their order.
@@ -446,6 +442,8 @@ class StorageProcessLog:
                 self.on_state(state)
             case ipc.SwitchWanted(number, by_loop):
                 self._way.switch(number, by_loop=by_loop)
+            case ipc.LsnWanted(lsn):
+                self._commits.tell_at(lsn)
             case ipc.EngineChanged(status):
                 self.engine_status = status
                 self.on_engine(status)

@@ -2,8 +2,9 @@
 
 Requests are answered in order. Each segment is read through a read-only connection of its own. The statements run in
 the thread of the connection; the rows are decoded in the thread of the loop, a few at a time, so that a page delays
-control frames by at most the time to decode these. A request waits until its ``min_lsn`` is durable: the active segment
-could otherwise lack rows that the caller has appended, and report the positions in these rows as missing.
+control frames by at most the time to decode these. A request for positions that no segment has reached waits until its
+``min_lsn`` is durable: the rows that the caller has appended would otherwise be reported as missing. Requests for a
+backlog do not wait for the rows of its receives: with commits by the loop process, the rows would be counted for each.
 
 Pages run beside seals and drops, which take files away. A page holds the lock ``_reading`` from its first segment to
 its last, and a seal or drop takes the lock before it closes or unlinks a file (``forget``, ``closing``). Otherwise a
@@ -32,7 +33,7 @@ from cmqd.storage.reading.segment_reader import Answer, RowCache, SegmentReader,
 from cmqd.storage.standard_error import complain
 from cmqd_reading.history_search import RowsWanted
 from cmqd_segment.manifest import SourceName
-from cmqd_segment.records import PublishedMessage, ranges
+from cmqd_segment.records import PublishedMessage, last_of, ranges
 from cmqd_segment.schema import SegmentFormatError
 from cmqd_segment.sparse import SparseQueue
 from cmqd_types.actors import Actor
@@ -84,13 +85,21 @@ class Pager:
 
     def request(self, page: Request) -> None:
         """Answer a request, now or when its LSN is durable."""
-        if page.min_lsn > self._durable.value:
+        if page.min_lsn > self._durable.value and not self._has_rows(page):
             self._durable.call_at(page.min_lsn, partial(self.request, page))
             return
         self._requests.append(page)
         if self._wake is not None:
             self._wake.set_result(None)
             self._wake = None
+
+    def _has_rows(self, page: Request) -> bool:
+        """Return whether every row with a requested position is durable. A row has its positions in ascending order
+        with the rows before, so the row of the last position is the last row.
+        """
+        if isinstance(page, ipc.ReadPage):
+            return self._catalog.holder(page.queue_id, last_of(page.positions)) is not None
+        return self._catalog.holder(page.topic_id, page.stop - 1) is not None
 
     async def run(self) -> None:
         """Answer requests until cancelled. Raises sqlite3.Error, OSError for failures that are neither damage nor

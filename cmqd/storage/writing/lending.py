@@ -7,8 +7,8 @@ measures the disk, reads pages, and seals. Its work never delays a commit:
 - Its own connection to the lent segment stays open, and reads alone. Two connections that write or checkpoint the same
   WAL can corrupt the WAL. While this connection is open, the close of the loop process is not the last close: the last
   close would copy the WAL and remove the file.
-- Rows are counted from the file: once a second, when a frame names an LSN above the rows that were counted, and before
-  a switch. ``Committed`` tells that a named LSN has become durable, and that the file has grown.
+- Rows are counted from the file: once a second, before a switch, and when a caller waits for an LSN above the rows that
+  were counted. Then ``LsnWanted`` names the LSN, and ``Committed`` tells that its row is durable.
 - A switch is asked for (``SwitchWanted``), and the loop process makes the switch between two batches. With its answer
   (``Switched``) all rows of the segment are in the file, and the loop process has closed its connection.
 
@@ -17,8 +17,7 @@ process that wrote the rows makes no difference. A crash of either process can t
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.writing.writer import Writer
@@ -27,16 +26,14 @@ from cmqd.storage.writing.writer import Writer
 class Lending:
     """Counts the rows of the lent segment and makes its switches; see the module."""
 
-    def __init__(
-        self, writer: Writer, durable: DurableLsn, start: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-    ) -> None:
-        """``start`` runs a task; an exception in the task ends the process."""
+    def __init__(self, writer: Writer, durable: DurableLsn, want: Callable[[int], None]) -> None:
+        """``want`` asks the loop process to tell of the row with an LSN, once the row is durable."""
         self._writer = writer
         self._durable = durable
-        self._start = start
+        self._want = want
         self._counting = asyncio.Lock()
         """Held while rows are counted: a switch comes behind the counts that were asked for before."""
-        durable.on_wait = self._count_soon
+        durable.on_wait = self._on_wait
 
     async def catch_up(self) -> None:
         """Count the rows that the loop process has committed, if a segment is lent."""
@@ -51,6 +48,8 @@ class Lending:
             self._writer.switched(by_loop=by_loop)
             # A frame on another socket may have named rows of the new segment before the switch was known here.
             await self._count()
+        for lsn in self._durable.awaited:
+            self._on_wait(lsn)
 
     async def end(self) -> None:
         """Take the lent segment back at the end of the log."""
@@ -58,9 +57,9 @@ class Lending:
             await self._count()
             self._writer.end_lending()
 
-    def _count_soon(self) -> None:
+    def _on_wait(self, lsn: int) -> None:
         if self._writer.lent is not None:
-            self._start(self.catch_up())
+            self._want(lsn)
 
     async def _count(self) -> None:
         lent = self._writer.lent

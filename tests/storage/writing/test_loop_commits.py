@@ -488,6 +488,39 @@ async def test_a_page_is_read_before_the_word_of_the_switch_has_come(
     assert not missing
 
 
+async def test_a_page_of_a_backlog_neither_waits_for_new_rows_nor_has_them_counted(start: Start) -> None:
+    """Each receive appends a row, so the pages of a backlog would have the rows of its receives counted."""
+    broker = await start(state_interval_ms=600_000)
+    await broker.by_loop()
+    await broker.rig.page(1, [0, broker.stored], min_lsn=broker.log.durable_lsn)
+    durable = broker.process.service.log.durable
+    counted = durable.value
+    await broker.rig.store(2, 0, 1)
+    undurable = broker.rig.send(2, 1, 1)
+
+    async with asyncio.timeout(10):
+        messages, missing = await broker.rig.page(1, [0, broker.stored], min_lsn=undurable)
+
+    assert (len(messages), missing) == (broker.stored, [])
+    assert durable.value == counted < undurable - 1
+
+
+async def test_a_page_behind_the_counted_rows_is_answered_once_its_row_is_durable(start: Start) -> None:
+    """The storage process asks the loop process to be told, without a tick."""
+    broker = await start(state_interval_ms=600_000)
+    await broker.by_loop()
+    lsn = broker.rig.send(2, 0, 1)
+    waiting = broker.rig.ask(2, [0, 1], min_lsn=lsn)
+    await broker.rig.page(1, [0, 1])
+    assert waiting not in broker.rig.pages
+
+    async with asyncio.timeout(10):
+        await broker.rig.commit()
+        await broker.rig.until(lambda: waiting in broker.rig.pages)
+
+    assert len(broker.rig.pages[waiting][0]) == 1
+
+
 async def test_an_end_waits_for_no_switch_that_the_loop_process_makes_no_more(start: Start, folder: Path) -> None:
     broker = await start()
     await broker.by_loop()
