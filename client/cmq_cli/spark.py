@@ -1,6 +1,6 @@
-"""Errors of the Spark connector as errors of a command, and the rows that a command does not read.
+"""Errors of reads of the log as errors of a command, and the rows that a command does not read.
 
-The texts name the options of the command, not those of the Spark source.
+The texts name the options of the command, not those of the readers.
 """
 
 import re
@@ -12,7 +12,6 @@ from cmq_cli.exitcodes import CommandFailed, ExitCode
 from cmq_cli.values import local_time
 from cmqd_log.data_folder.plan import describe
 from cmqd_log.errors import CmqdSourceError, OptionError
-from pyspark_cmqd.java import JavaError
 
 _OPTIONS = {
     "startingTimestamp": "--from",
@@ -41,7 +40,7 @@ def as_typed(text: str) -> str:
 
 @contextmanager
 def connector_errors(extra: str = "log") -> Generator[None]:
-    """Turn errors of the connector, of a missing extra and of Java into CommandFailed, and refuse Windows."""
+    """Turn errors of a read, of a missing extra and of Spark into CommandFailed, and refuse Windows."""
     if sys.platform == "win32":
         raise CommandFailed(
             "cmq commands that read a data folder run on Linux and macOS, not on Windows", ExitCode.USAGE
@@ -55,7 +54,7 @@ def connector_errors(extra: str = "log") -> Generator[None]:
     except BrokenPipeError:
         # The program at the other end of the pipe closed it (``| head``).
         raise
-    except (CmqdSourceError, JavaError, OSError) as error:
+    except (CmqdSourceError, OSError) as error:
         raise CommandFailed(as_typed(str(error))) from error
 
 

@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from cmqd_log.errors import CmqdSourceError
+
 OLDEST_VERSION = 17
 MODULE_OPTION = "--add-modules=jdk.incubator.vector"
 _START_SECONDS = 60.0
@@ -34,7 +36,7 @@ exec '{java}' "$@"
 """
 
 
-class JavaError(Exception):
+class JavaError(CmqdSourceError):
     """No Java was found that Spark can use; the text lists the attempts."""
 
 

