@@ -236,8 +236,7 @@ def test_the_spark_page_names_every_option_of_source_and_sink() -> None:
     }
 
     assert {"path", "writeId"} <= names
-    # ``statesFile`` is passed from a command to its own job; users do not set it.
-    assert {name for name in names - {"statesFile"} if f"`{name}`" not in page} == set()
+    assert {name for name in names if f"`{name}`" not in page} == set()
 
 
 def test_every_file_that_architecture_names_exists() -> None:

@@ -21,7 +21,6 @@
 | ``batchRows`` | messages in an Arrow batch, about | 8192 |
 | ``storageOptions`` | of a URL: a JSON object of arguments for its fsspec file system | |
 | ``cacheFolder`` | where files of a URL are kept | in the folder for temporary files |
-| ``statesFile`` | of a mode: a file of :func:`.message_states.states_at.write_states`, read instead of the records | |
 | ``maxMessagesPerTrigger``, ``maxBytesPerTrigger`` | of a stream: limit of a batch, in messages or bytes | none |
 """
 
@@ -89,7 +88,6 @@ class Options:
     max_bytes: int = 0
     routing_key: str = ""
     """A binding key; empty = any."""
-    states_file: str = ""
     storage: str = field(default="", repr=False)
     """``storageOptions`` as JSON; it may hold keys."""
     only_queues: frozenset[str] | None = None
@@ -151,7 +149,6 @@ def parse_options(given: Mapping[str, str]) -> Options:
         max_messages=whole(values, "maxMessagesPerTrigger", 0, 1, LAST_LSN),
         max_bytes=whole(values, "maxBytesPerTrigger", 0, 1, LAST_LSN),
         routing_key=_something(values, "routingKey"),
-        states_file=_something(values, "statesFile"),
         storage=_storage(values, path),
     )
     if options.tags and options.routing_key:
@@ -190,7 +187,6 @@ _NAMES = (
     "cacheFolder",
     "maxMessagesPerTrigger",
     "maxBytesPerTrigger",
-    "statesFile",
     "storageOptions",
 )
 

@@ -1,6 +1,6 @@
-"""A Spark session for the commands of ``cmq``: finds a Java, and sends the output of Spark and Java to a file.
+"""A Spark session for ``cmq replay --master``: finds a Java, and sends the output of Spark and Java to a file.
 
-    with spark_session("local[2]", "cmq reconcile") as spark: ...
+    with spark_session("local[2]", "cmq replay") as spark: ...
 
 An existing session is used as it is and stays open.
 """
@@ -12,11 +12,9 @@ An existing session is used as it is and stays open.
 import logging
 import os
 import re
-import secrets
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,14 +24,12 @@ from cmqd_log.errors import CmqdSourceError
 from pyspark_cmqd.java import JavaError, use_java
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import SparkSession
 
 LOG_LINES = 6
 """Number of lines of Spark's output in the error about a session that does not start."""
-TELL_SECONDS = 0.2
 _NEEDED = ("pyspark", "pyarrow", "pyroaring")
-_OURS = re.compile(r"^(?:pyspark_cmqd\.[a-z]+|cmqd_log\.errors|cmqd_client\.errors)\.(\w+): (.+)$", re.MULTILINE)
+_OURS = re.compile(r"^(?:pyspark_cmqd|cmqd_log|cmqd_client)(?:\.[a-z_]+)+\.(\w+): (.+)$", re.MULTILINE)
 
 
 class SparkError(CmqdSourceError):
@@ -132,7 +128,6 @@ def private_settings(place: Path, master: str) -> dict[str, str]:
 
 def _settings(place: Path, master: str) -> dict[str, str]:
     settings = private_settings(place, master) | {
-        "spark.sql.python.filterPushdown.enabled": "true",
         # By TCP a task waits 40 ms before the start: Java holds back its data (Nagle) until Python has acknowledged the
         # data before (delayed ACK). Since Spark 4.1; older versions have no such setting, and use TCP.
         "spark.python.unix.domain.socket.enabled": "true",
@@ -142,7 +137,6 @@ def _settings(place: Path, master: str) -> dict[str, str]:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings["spark.sql.shuffle.partitions"] = "4"
     return settings
 
 
@@ -176,58 +170,3 @@ def reason_of(error: BaseException) -> str:
         return ours[-1][1].strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
-
-
-def collected(frame: "DataFrame", tell: Callable[[int, int], object]) -> "list[Row]":
-    """Return the rows of a frame. An interrupt cancels the jobs of the frame.
-
-    Spark collects in a thread of its own: this thread could not react to an interrupt inside a call of Java.
-
-    Args:
-        frame: the frame.
-        tell: called repeatedly with the number of finished tasks and the number of all tasks.
-
-    Raises:
-        SparkError: the frame cannot be computed; the text is the reason from this package if there is one.
-    """
-    context = frame.sparkSession.sparkContext
-    group = f"cmq-{secrets.token_hex(4)}"
-    rows: list[Row] = []
-    failures: list[BaseException] = []
-
-    def collect() -> None:
-        context.setJobGroup(group, "cmq", interruptOnCancel=True)
-        try:
-            rows.extend(frame.collect())
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=collect, daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(TELL_SECONDS)
-            tell(*_tasks_of(context, group))
-    except Exception as error:
-        # Java has ended, so its status cannot be read, and the collecting thread may never end.
-        raise SparkError(f"Spark failed: {reason_of(error)}") from error
-    except BaseException:
-        with suppress(Exception):
-            context.cancelJobGroup(group)
-        raise
-    if failures:
-        raise SparkError(reason_of(failures[0])) from failures[0]
-    return rows
-
-
-def _tasks_of(context: "SparkContext", group: str) -> tuple[int, int]:
-    tracker = context.statusTracker()
-    done = total = 0
-    for job in tracker.getJobIdsForGroup(group):
-        info = tracker.getJobInfo(job)
-        for stage in info.stageIds if info is not None else ():
-            told = tracker.getStageInfo(stage)
-            if told is not None:
-                done += told.numCompletedTasks
-                total += told.numTasks
-    return done, total

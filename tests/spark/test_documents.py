@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
 from cmqd_client import connect
 from support.documents.pages import ROOT, blocks_to_run
@@ -77,32 +76,24 @@ def test_the_programs_of_the_spark_page_run(spark: "SparkSession", tmp_path: Pat
     assert [message.headers for message in again] == [{}]
 
 
-def test_the_commands_of_the_replay_page_run(
-    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-):
-    """The first command has a process and a Spark of its own, which is not seen on the terminal."""
+def test_the_commands_of_the_replay_page_run(tmp_path: Path):
     text, export = blocks_to_run(ROOT / "docs/replay.md", "sh")
-    first, second = (shlex.split(line, comments=True) for line in text.splitlines())
     environment = plain_environment() | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     with RunningBroker(tmp_path, "--durability", "os", "--keep-history-ms", "3600000") as broker:
         asyncio.run(webhooks(broker.url))
 
-        told, exported = (
-            subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-            for command in (first, shlex.split(export, comments=True))
+        told, written, exported = (
+            subprocess.run(
+                shlex.split(line, comments=True), cwd=tmp_path, env=environment, capture_output=True, text=True
+            )
+            for line in [*text.splitlines(), export]
         )
-        monkeypatch.chdir(tmp_path)
-        capfd.readouterr()
-        # Relative paths belong to the process that started Spark.
-        assert run([str(tmp_path / word) if word == "data" else word for word in second[1:]]) == ExitCode.OK
-        document = json.loads(capfd.readouterr().out)
 
-    assert (told.returncode, exported.returncode) == (0, 0), f"{told.stderr}\n{exported.stderr}"
-    starts, *remarks = told.stderr.splitlines()
-    assert starts == "starting Spark (local[2]) ..."
-    assert [line.partition(" ")[0] for line in remarks] == ["balanced"]
+    codes = (told.returncode, written.returncode, exported.returncode)
+    assert codes == (ExitCode.OK,) * 3, f"{told.stderr}\n{written.stderr}\n{exported.stderr}"
+    assert [line.partition(" ")[0] for line in told.stderr.splitlines()] == ["balanced"]
     # A line of names, a line for each of three queues, and the sums; more only if the hour is over meanwhile.
     assert 5 <= len(told.stdout.splitlines()) <= 8
-    assert document["balanced"] is True
+    assert json.loads(written.stdout)["balanced"] is True
     assert (tmp_path / "counts.parquet").exists()
     assert list((tmp_path / "parquet").glob("*.parquet"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyspark_cmqd import session
-from pyspark_cmqd.session import SparkError, collected, reason_of, spark_session
+from pyspark_cmqd.session import reason_of, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,19 +33,19 @@ def test_what_our_own_code_said_is_the_reason():
     assert reason_of(RuntimeError()) == "RuntimeError"
 
 
-def test_rows_are_collected_while_progress_is_told(spark: "SparkSession"):
-    told: list[tuple[int, int]] = []
+def test_a_failure_of_the_copy_core_is_the_reason():
+    text = (
+        "Caused by: x\ncmqd_log.copy.sending.SendError: messages cannot be sent to queue 'q': QueueNotFound\n\n\tat a"
+    )
 
-    rows = collected(spark.range(5), lambda done, total: told.append((done, total)))
-
-    assert sorted(row.id for row in rows) == list(range(5))
-    assert told
-    assert all(done <= total for done, total in told)
+    assert reason_of(RuntimeError(text)) == "messages cannot be sent to queue 'q': QueueNotFound"
 
 
 def test_a_query_that_fails_says_why(spark: "SparkSession", tmp_path: Path):
-    with pytest.raises(SparkError, match="it has no manifest"):
-        collected(spark.read.format("cmqd").load(str(tmp_path)), print)
+    with pytest.raises(Exception, match="has no manifest") as failure:
+        spark.read.format("cmqd").load(str(tmp_path)).collect()
+
+    assert reason_of(failure.value).endswith("is not a data folder: it has no manifest")
 
 
 def test_a_session_that_is_there_is_used_and_left(spark: "SparkSession"):

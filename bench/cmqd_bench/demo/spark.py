@@ -38,7 +38,7 @@ from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.machine.conditions import scratch_root
 from cmqd_client import Client, connect
 from cmqd_log.reconcile import ask, reconcile
-from pyspark_cmqd.session import check_installed, collected, spark_session
+from pyspark_cmqd.session import check_installed, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -211,7 +211,9 @@ class Excursion:
         begun = time.monotonic()
         uvloop.run(self._publish_and_consume())
         self._console.print(f"starting Spark ({MASTER}) ...")
-        with spark_session(MASTER, "cmqd demo") as spark:
+        # The groups of the demo are few: Spark would divide them among 200 tasks.
+        settings = {"spark.sql.shuffle.partitions": "4", "spark.sql.python.filterPushdown.enabled": "true"}
+        with spark_session(MASTER, "cmqd demo", settings=settings) as spark:
             self._states(spark.read.format("cmqd").option("mode", "all").load(self._log))
             self._keys(spark.read.format("cmqd").options(topic=TOPIC).load(self._log))
             self._stream(spark)
@@ -239,7 +241,7 @@ class Excursion:
     def _collected(self, description: str, frame: "DataFrame") -> "list[Row]":
         with bars(self._console) as progress:
             task = progress.add_task(description, total=None, rate="")
-            rows = collected(frame, lambda done, total: progress.update(task, completed=done, total=total or None))
+            rows = frame.collect()
             _finish(progress, task)
             return rows
 

@@ -2,23 +2,29 @@
 
 The next messages are read while requests are under way, also those of the next slice. The requests of a slice are not
 sent before the journal names the slice: a run that was killed names every message that may be stored twice.
+
+With a master each slice is a job of Spark, and its tasks call :func:`send_part`.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cmqd_client.address import parse_address
 from cmqd_log.copy.journal import Doubt, Journal, Slice, write_journal
 from cmqd_log.copy.sending import IN_FLIGHT, Sender, Target, sender_to
-from cmqd_log.copy.slices import Chunk, SliceReader
+from cmqd_log.copy.slices import Chunk, SliceReader, chunks_of
+from cmqd_log.data_folder.plan import Task
 
 POLL_SECONDS = 0.1
 """Interval at which progress is told, and a request to stop is checked."""
 MOST_IN_FLIGHT = 64
 """Limit of the requests under way; each has up to 1 MiB."""
+
+PRODUCT, NAME = "cmq", "replay"
+"""The program, and the program's part of the name of its client."""
 
 Tell = Callable[[Slice | None, Doubt | None], object]
 """Called with every sent slice and its doubts, and with None while a slice is in progress."""
@@ -54,6 +60,28 @@ def target_of(journal: Journal, url: str) -> Target:
     )
 
 
+def send_part(tasks: Sequence[Task], *, journal: Journal, target: Target) -> int:
+    """Send the messages of a range of rows in order; return their number when the broker has answered all requests.
+
+    Args:
+        tasks: a part of a slice, as of :meth:`SliceReader.parts`.
+        journal: the run; its slices are not needed.
+        target: as of :func:`target_of`.
+
+    Raises:
+        SendError: the server refused messages, or could not be reached.
+        CmqdSourceError: the log cannot be read.
+    """
+
+    async def send() -> int:
+        async with sender_to(target, product=PRODUCT, name=NAME) as sender:
+            async with _reading_ahead(chunks_of(tasks, journal, sender.most)) as ahead:
+                await _send_slice(sender, ahead)
+            return sender.total.messages
+
+    return asyncio.run(send())
+
+
 async def _watched(journal: Journal, file: Path, url: str, stopped: Callable[[], bool], tell: Tell) -> bool:
     """Run the copy, and cancel it after a stop."""
     copying = asyncio.ensure_future(_copy(journal, file, url, stopped, tell))
@@ -70,10 +98,10 @@ async def _watched(journal: Journal, file: Path, url: str, stopped: Callable[[],
 
 
 async def _copy(journal: Journal, file: Path, url: str, stopped: Callable[[], bool], tell: Tell) -> None:
-    async with sender_to(target_of(journal, url), product="cmq", name="replay") as sender:
+    async with sender_to(target_of(journal, url), product=PRODUCT, name=NAME) as sender:
         # In a thread: a piece of a URL takes minutes, in which the connection needs its heartbeats.
-        reader = await asyncio.to_thread(SliceReader, journal, file, sender.most)
-        async with _reading_ahead(reader.chunks(journal.slices[journal.done :])) as ahead:
+        reader = await asyncio.to_thread(SliceReader, journal, file)
+        async with _reading_ahead(reader.chunks(journal.slices[journal.done :], sender.most)) as ahead:
             is_begun = False
             while not journal.is_done:
                 if stopped():

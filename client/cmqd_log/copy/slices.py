@@ -1,9 +1,9 @@
 """The slices of a run as requests: each slice is planned when its turn comes, and read piece by piece."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from cmqd_log.copy.counting import row_checks
 from cmqd_log.copy.journal import Journal, JournalError, Slice, states_file
 from cmqd_log.copy.requests import Request, requests_of
 from cmqd_log.data_folder.folder import open_folder
-from cmqd_log.data_folder.plan import Task, describe, pieces_of
+from cmqd_log.data_folder.plan import Task, describe, pieces_of, split
 from cmqd_log.data_folder.positions import check_position, start_at
 from cmqd_log.errors import DataLossError, FolderError, OtherLogError, SegmentReclaimedError
 from cmqd_log.message_states.states_at import StatesBySegment, read_states
@@ -73,19 +73,17 @@ class Chunk(NamedTuple):
 class SliceReader:
     """Reads the remaining slices of a run. Names are looked up once: rows above the count are not part of a run."""
 
-    def __init__(self, journal: Journal, file: Path, most: int) -> None:
+    def __init__(self, journal: Journal, file: Path) -> None:
         """Plan the run.
 
         Args:
             journal: the run.
             file: of the journal.
-            most: maximum number of messages of a request.
 
         Raises:
             CmqdSourceError: the log, or the file of states, cannot be read.
         """
         self._journal = journal
-        self._most = most
         options = parse_options({**journal.source, "endingLsn": str(journal.position)})
         options = replace(
             options,
@@ -106,43 +104,36 @@ class SliceReader:
             for task in plan_batch(replace(asked, only_lsns=(journal.next_slice.first_lsn, journal.position)), columns)
         }
 
-    def chunks(self, slices: list[Slice]) -> Iterator[Chunk]:
+    def chunks(self, slices: list[Slice], most: int) -> Iterator[Chunk]:
         """Yield the requests of the slices in order; each slice has at least one chunk.
+
+        Args:
+            slices: planned one by one, when their turn comes.
+            most: maximum number of messages of a request.
 
         Raises:
             DataLossError: rows of a slice are missing.
             FolderError: a row is damaged, or a segment cannot be read.
         """
         for one in slices:
-            requests = requests_of(self._stretches(one), self._journal, self._most)
-            # A request ahead, to know the last chunk.
-            ahead = next(requests, None)
-            while ahead is not None:
-                made = [ahead, *islice(requests, CHUNK_REQUESTS - 1)]
-                ahead = next(requests, None)
-                if ahead is not None:
-                    yield Chunk(made, False)
-                else:
-                    yield Chunk(made, True)
-                    break
-            else:
-                yield Chunk([], True)
+            yield from chunks_of(self._tasks(one), self._journal, most)
 
-    def _stretches(self, one: Slice) -> Iterator[Stretch]:
-        for task in self._tasks(one):
-            try:
-                yield from read_stretches(task, bodies=True)
-            except SegmentReclaimedError as error:
-                # The segment is opened before its first row is read, so it is read whole or not at all.
-                if not self._journal.allow_data_loss:
-                    raise
-                _log.warning("%s", error)
+    def parts(self, one: Slice, count: int) -> list[list[Task]]:
+        """Return a slice as at most ``count`` ranges of rows, in order: each as tasks, in order.
 
-    def _tasks(self, one: Slice) -> Iterator[Task]:
+        Raises:
+            DataLossError: rows of the slice are missing.
+        """
+        tasks = list(self._tasks(one, count))
+        count = min(count, len(tasks))
+        cuts = [len(tasks) * number // max(count, 1) for number in range(count + 1)]
+        return [tasks[first:stop] for first, stop in pairwise(cuts)]
+
+    def _tasks(self, one: Slice, least: int = 1) -> Iterator[Task]:
         options = self._options
         view = self._folder.view(include_active=options.include_active)
         check_loss(view, options, view.gaps(one.first_lsn, one.last_lsn))
-        for piece in pieces_of(view, options, one.first_lsn - 1, one.last_lsn):
+        for piece in split(pieces_of(view, options, one.first_lsn - 1, one.last_lsn), least):
             number = piece.extent.number
             planned = self._planned.get(number)
             if planned is None:
@@ -150,6 +141,37 @@ class SliceReader:
             states = self._states.get(number, {})
             if options.mode in (Mode.EVENTS, Mode.ALL) or shows_any(states, options.mode):
                 yield replace(planned, piece=piece, states=states)
+
+
+def chunks_of(tasks: Iterable[Task], journal: Journal, most: int) -> Iterator[Chunk]:
+    """Yield the requests of tasks in order, at least one chunk.
+
+    Args:
+        tasks: as of :meth:`SliceReader.parts`.
+        journal: the run.
+        most: maximum number of messages of a request.
+    """
+    requests = requests_of(_stretches(tasks, journal.allow_data_loss), journal, most)
+    # A request ahead, to know the last chunk.
+    ahead = next(requests, None)
+    while ahead is not None:
+        made = [ahead, *islice(requests, CHUNK_REQUESTS - 1)]
+        ahead = next(requests, None)
+        yield Chunk(made, ahead is None)
+        if ahead is None:
+            return
+    yield Chunk([], True)
+
+
+def _stretches(tasks: Iterable[Task], allow_data_loss: bool) -> Iterator[Stretch]:
+    for task in tasks:
+        try:
+            yield from read_stretches(task, bodies=True)
+        except SegmentReclaimedError as error:
+            # The segment is opened before its first row is read, so it is read whole or not at all.
+            if not allow_data_loss:
+                raise
+            _log.warning("%s", error)
 
 
 def _states_of(journal: Journal, file: Path) -> StatesBySegment:

@@ -116,7 +116,7 @@ class Task:
     """Texts of clients by number, if columns show clients: of an unsealed piece, and of ``states``. A sealed segment
     has a table of the others."""
     as_of_lsn: int | None = None
-    """The row of the log as of which the states hold; None in mode ``events``, and if a file of states was given."""
+    """The row of the log as of which the states hold; None in mode ``events``."""
 
 
 def is_sealed(extent: SegmentEntry) -> bool:

@@ -185,7 +185,7 @@ _states_decoder = msgspec.msgpack.Decoder(StatesBySegment)
 
 
 def write_states(file: Path, states: StatesBySegment) -> None:
-    """Store the states of a row in a file, for later reads as of the same row (option ``statesFile``).
+    """Store the states of a row in a file, for later reads as of the same row: the slices of a replay.
 
     Raises:
         OSError: the file cannot be written.

@@ -184,18 +184,15 @@ def plan_range(
     states: dict[int, dict[int, QueueStates]] = {}
     as_of_lsn = None
     if options.mode is not Mode.EVENTS:
-        from cmqd_log.message_states.states_at import check_untold, read_states, states_at, states_of
+        from cmqd_log.message_states.states_at import check_untold, states_at, states_of
 
-        if options.states_file:
-            states = read_states(options.states_file)
-        else:
-            as_of_lsn = upto
-            at_end = replace(view, hi=upto)
-            fails = options.fail_on_data_loss
-            results = states_at(folder, at_end, wanted, options.mode, with_callers=options.clients, fail_on_loss=fails)
-            states = states_of(folder, pieces, results)
-            if options.mode is Mode.CONSUMED:
-                check_untold(options.path, at_end, pieces, states, fail=fails)
+        as_of_lsn = upto
+        at_end = replace(view, hi=upto)
+        fails = options.fail_on_data_loss
+        results = states_at(folder, at_end, wanted, options.mode, with_callers=options.clients, fail_on_loss=fails)
+        states = states_of(folder, pieces, results)
+        if options.mode is Mode.CONSUMED:
+            check_untold(options.path, at_end, pieces, states, fail=fails)
         if options.mode is not Mode.ALL:
             pieces = [piece for piece in pieces if shows_any(states.get(piece.extent.number, {}), options.mode)]
     if not CLIENT_COLUMNS.isdisjoint(columns):

@@ -1,15 +1,20 @@
 """The copy core: requests of a run, its slices, and stops. No Spark session."""
 
+import asyncio
+import pickle
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import structs
+from pyroaring import BitMap64
 
 from cmqd_log.copy import replay as module
 from cmqd_log.copy.counting import count, plan_count
-from cmqd_log.copy.journal import Journal, JournalError, read_journal, states_file, write_journal
-from cmqd_log.copy.replay import target_of
+from cmqd_log.copy.journal import Journal, JournalError, Slice, read_journal, states_file, write_journal
+from cmqd_log.copy.replay import send_part, target_of
 from cmqd_log.copy.requests import MARK, MAX_REQUEST_BYTES, requests_of
 from cmqd_log.copy.slices import SliceReader
 from cmqd_log.options import Mode, parse_options
@@ -22,6 +27,10 @@ from support.spark.log_folder import queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS, body
 
 pytestmark = pytest.mark.spark
+
+
+def quiet(*_: object) -> None:
+    """Tell no progress."""
 
 
 def journal(**changed: Any) -> Journal:
@@ -144,6 +153,55 @@ async def test_a_slice_that_was_sent_is_on_record_before_the_next_and_is_not_sen
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("count", [1, 2, 3, 64])
+async def test_a_slice_is_divided_into_ranges_of_rows_that_are_sent_one_by_one(
+    server: LocalServer, folder: Path, tmp_path: Path, count: int
+) -> None:
+    run = run_of(folder)
+    reader = SliceReader(run, tmp_path / "run.json")
+    whole = Slice(run.slices[0].first_lsn, run.slices[-1].last_lsn, 40)
+
+    parts = reader.parts(whole, count)
+
+    assert len(parts) == min(count, 4), "a row is not divided"
+    target = target_of(run, server.url)
+    small = structs.replace(run, slices=[], doubts=[])
+    sent = [await asyncio.to_thread(send_part, part, journal=small, target=target) for part in parts]
+    assert sum(sent) == 40
+    assert all(sent)
+    assert await server.bodies("orders") == [body(7, position) for position in range(40)]
+
+
+@pytest.mark.system
+def test_a_part_can_be_pickled(folder: Path, tmp_path: Path) -> None:
+    run = run_of(folder)
+    (part,) = SliceReader(run, tmp_path / "run.json").parts(run.slices[0], 1)
+
+    assert pickle.loads(pickle.dumps(part)) == part
+
+
+@pytest.mark.system
+async def test_a_run_goes_on_with_the_states_of_version_0_2_0(
+    server: LocalServer, folder: Path, tmp_path: Path
+) -> None:
+    """The file has the fields of that version, and the log would give other states by now."""
+    run = run_of(folder, master="local[2]", done=1, sent=10)
+    run.source["mode"] = Mode.CONSUMED
+    run.events = ["deleted"]
+    run.log_id = run.start = ""
+    file = tmp_path / "run.json"
+    deleted = BitMap64(range(5, 33))
+    fields = {"sets": {"deleted": deleted.serialize()}, "deleted": [(5, 33, NOW_MS)], "counts": {7: 3}}
+    states_file(file).write_bytes(msgspec.msgpack.encode({1: {7: fields}}))
+    write_journal(run, file)
+
+    await module._watched(run, file, server.url, lambda: False, quiet)  # pyright: ignore[reportPrivateUsage]
+
+    assert read_journal(file).is_done
+    assert await server.bodies("orders") == [body(7, position) for position in range(10, 33)]
+
+
+@pytest.mark.system
 def test_a_run_whose_states_cannot_be_read_names_the_rows_that_were_sent(folder: Path, tmp_path: Path) -> None:
     run = run_of(folder)
     run.source["mode"] = Mode.ALL
@@ -152,4 +210,4 @@ def test_a_run_whose_states_cannot_be_read_names_the_rows_that_were_sent(folder:
     states_file(file).write_bytes(b"\x91states of an earlier version")
 
     with pytest.raises(JournalError, match=r"cannot be read.*; of this run rows 2 to 3 were sent \(20 messages\)"):
-        SliceReader(run, file, 256)
+        SliceReader(run, file)

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,28 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
         with_client(broker, fill)
         yield broker
+
+
+@contextmanager
+def served(folder: Path) -> Generator[str]:
+    """Serve a folder by HTTP on the loopback."""
+
+    class Handler(SimpleHTTPRequestHandler):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args, directory=str(folder))
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def with_client(broker: RunningBroker, work: Callable[[Client], Any]) -> Any:
@@ -325,12 +349,13 @@ def test_stopped_in_the_middle_it_goes_on_and_nothing_is_doubled(
     assert f"rows {doubt['first_lsn']} to {doubt['last_lsn']}, up to 200 messages may have been stored twice" in ran.err
 
 
+@both_ways
 def test_killed_in_the_middle_of_a_slice_it_goes_on(
-    cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path
+    cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     journal = tmp_path / "here" / "run.json"
     command = [sys.executable, "-m", "cmq_cli", "replay", *orders(broker, target)]
-    command += ["--slice", "200", "--rate", "50", "--state", str(journal)]
+    command += ["--slice", "200", "--rate", "50", "--state", str(journal), *request.node.callspec.params["cmq"]]
     environment = {**os.environ, "CMQ_URL": broker.url, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         while waiting(broker, target) <= 200 and process.poll() is None:
@@ -443,6 +468,44 @@ def test_a_queue_is_replayed_into_itself_only_if_that_is_meant(cmq: Cmq, broker:
     assert cmq(*into_itself).code == ExitCode.USAGE
     assert cmq(*into_itself, "--allow-same-queue").code == ExitCode.OK
     assert bodies(taken(broker, "echo")) == [b"echo-%d" % number for number in range(5)] * 2
+
+
+@both_ways
+def test_a_log_by_url_is_replayed(cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path) -> None:
+    with served(broker.folder / "data") as url:
+        replay = ["--path", url, "--queue", "orders", "--into", target, "--output", "json"]
+        ran = cmq(*replay, "--slice", "200", "--state", str(tmp_path / "run.json"))
+        assert (ran.code, ran.json["messages_sent"], ran.json["slices_done"]) == (ExitCode.OK, ORDERS, 3)
+        assert bodies(taken(broker, target)) == ALL_ORDERS
+
+        # The journal has the URL, from which the run goes on.
+        journal = json.loads((tmp_path / "run.json").read_text())
+        assert journal["source"]["path"] == url
+        (tmp_path / "run.json").write_text(json.dumps({**journal, "run": "r-000000000002", "done": 1, "sent": 200}))
+        ran = cmq("--resume", str(tmp_path / "run.json"), "--output", "json")
+        assert (ran.code, ran.json["messages_sent"]) == (ExitCode.OK, ORDERS)
+        assert bodies(taken(broker, target)) == ALL_ORDERS[200:]
+
+
+@both_ways
+def test_a_refusal_of_the_broker_ends_the_run_with_its_reason(
+    cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path
+) -> None:
+    """The queue is deleted during the run, which waits for its rate in the second slice."""
+
+    def delete() -> None:
+        eventually_elsewhere(lambda: waiting(broker, target) > 200)
+        with_client(broker, lambda client: client.delete_queue(target))
+
+    deleting = threading.Thread(target=delete)
+    deleting.start()
+    ran = cmq(*orders(broker, target, "--slice", "200", "--rate", "100"))
+    deleting.join()
+
+    assert ran.code == ExitCode.FAILED
+    assert f"messages cannot be sent to queue {target!r}" in ran.err
+    assert "QueueNotFound" in ran.err
+    assert "resume with: cmq replay --resume" in ran.err
 
 
 @both_ways
