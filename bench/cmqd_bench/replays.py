@@ -2,6 +2,7 @@
 
 ``python -m cmqd_bench.replays`` fills 12 queues of a broker with durability ``os``, and replays them in the order of
 the log into a queue. The command runs as a process of its own: its wall time has the start and the count. With
+``--master`` the start of a session of Spark is measured in another process, and subtracted in a figure of its own. With
 ``--kills N`` the process is killed N times with SIGKILL and resumed. The bodies of the queue, CRC by CRC, must be the
 bodies of the log in the order of the log.
 """
@@ -89,6 +90,21 @@ def _run(command: list[str], kill_after: float | None, url: str) -> tuple[float,
     return seconds, used.ru_utime + used.ru_stime, peak, json.loads(told) if told else {}
 
 
+START_OF_SPARK = """
+import sys, time
+from pyspark_cmqd.session import spark_session
+begun = time.monotonic()
+with spark_session(sys.argv[1], "start"):
+    print(time.monotonic() - begun)
+"""
+
+
+def _start_seconds(master: str) -> float:
+    """Return the seconds in which a session of Spark starts in a new process."""
+    command = [sys.executable, "-c", START_OF_SPARK, master]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def _peak_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
@@ -131,11 +147,17 @@ def main() -> int:
                     command += ["--rate", "1000000"]
                 seconds, cpu, memory, told = _run(command, None, broker.url)
                 asyncio.run(_seal(broker.url))
+                of_spark = {}
+                if given.master:
+                    start = _start_seconds(given.master)
+                    rate = round(given.messages / (seconds - start))
+                    of_spark = {"start of Spark": round(start, 2), "messages a second without it": rate}
                 is_equal = _checksums(data, f"replay-{turn}") == wanted
                 failed |= not is_equal
                 figures = {
                     "seconds": round(seconds, 2),
                     "messages a second": round(given.messages / seconds),
+                    **of_spark,
                     "cpu us a message": round(cpu / given.messages * 1e6, 2),
                     "peak MB": round(memory),
                     "sending seconds": told.get("seconds"),
