@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from pyroaring import BitMap64
@@ -135,14 +136,6 @@ class Reconciled:
         return Line(None, _moment(0), came, became)
 
 
-@dataclass(frozen=True)
-class Question:
-    """Plan of a count, checked against the folder."""
-
-    options: Options
-    folder: Folder
-
-
 def ask(
     path: str,
     *,
@@ -151,8 +144,8 @@ def ask(
     since: datetime | None = None,
     until: datetime | None = None,
     include_active: bool = False,
-) -> Question:
-    """Plan to count messages of queues (empty: all) sent at or after ``since`` and before ``until``.
+) -> Options:
+    """Return the options of a count of messages of queues (empty: all) sent at or after ``since`` and before ``until``.
 
     Raises:
         OptionError: a name or a time cannot be used.
@@ -171,48 +164,52 @@ def ask(
     folder = open_folder(options)
     view = folder.view(include_active=include_active)
     check_names(options, read_catalog(folder, view), folder, view)
-    return Question(options, folder)
+    return options
 
 
-def reconcile(question: Question, tell: Callable[[int, int], object] = lambda done, total: None) -> Reconciled:
+def reconcile(options: Options, tell: Callable[[int, int], object] = lambda done, total: None) -> Reconciled:
     """Count with both readings; a count that meets the reclamation of a segment is begun again.
 
     Args:
-        question: the plan.
+        options: as of :func:`ask`.
         tell: called with the number of pieces of segments that were read, and the number of all pieces.
 
     Raises:
         CmqdSourceError: the log cannot be read, or its segments are reclaimed faster than they are read.
     """
-    for _ in range(ATTEMPTS):
-        view = question.folder.view(include_active=question.options.include_active)
-        missing = _missing(question, view)
-        try:
-            lines = lines_of(_counts(question, view, tell))
-        except SegmentReclaimedError:
-            continue
-        after = question.folder.view(include_active=question.options.include_active)
-        if _missing(question, replace(after, hi=view.hi)) == missing:
-            return Reconciled(view.hi, missing, lines, unsealed_rows(question.folder, view, question.options))
-        # A segment was reclaimed between the readings, so their sums cannot be compared.
+    with TemporaryDirectory(prefix="cmqd-reconcile-") as cache:
+        # Both readings read the files of a URL, which are fetched once.
+        options = replace(options, cache_folder=options.cache_folder or cache)
+        folder = open_folder(options)
+        for _ in range(ATTEMPTS):
+            view = folder.view(include_active=options.include_active)
+            missing = _missing(options, view)
+            try:
+                lines = lines_of(_counts(options, folder, view, tell))
+            except SegmentReclaimedError:
+                continue
+            after = folder.view(include_active=options.include_active)
+            if _missing(options, replace(after, hi=view.hi)) == missing:
+                return Reconciled(view.hi, missing, lines, unsealed_rows(folder, view, options))
+            # A segment was reclaimed between the readings, so their sums cannot be compared.
     raise FolderError(
-        f"the broker of {question.options.path} reclaims segments faster than they are read; "
+        f"the broker of {options.path} reclaims segments faster than they are read; "
         f"its setting keep_history_ms keeps them longer"
     )
 
 
-def _missing(question: Question, view: View) -> list[tuple[int, int]]:
-    return view.gaps_between(question.options.starting_ms, question.options.ending_ms)
+def _missing(options: Options, view: View) -> list[tuple[int, int]]:
+    return view.gaps_between(options.starting_ms, options.ending_ms)
 
 
 def _counts(
-    question: Question, view: View, tell: Callable[[int, int], object]
+    asked: Options, folder: Folder, view: View, tell: Callable[[int, int], object]
 ) -> Iterator[tuple[str, str | None, str | None, int, str, int]]:
     """Yield the counts of both readings, as :func:`lines_of` takes them."""
 
     def plan(mode: Mode, **changed: Any) -> list[Task]:
-        options = replace(question.options, mode=mode, **changed)
-        return plan_range(question.folder, view, options, _READ, *bounds(view, options))
+        options = replace(asked, mode=mode, **changed)
+        return plan_range(folder, view, options, _READ, *bounds(view, options))
 
     events, states = plan(Mode.EVENTS), plan(Mode.ALL)
     counts: Counter[_Key] = Counter()

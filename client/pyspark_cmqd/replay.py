@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,19 @@ def replay(
     """
     if journal.is_done:
         return True
-    reader = SliceReader(journal, file)
+    with closing(SliceReader(journal, file, is_local=str(spark.sparkContext.master).startswith("local"))) as reader:
+        return _send_slices(spark.sparkContext, reader, journal, file, url, stopped, tell)
+
+
+def _send_slices(
+    context: "SparkContext",
+    reader: SliceReader,
+    journal: Journal,
+    file: Path,
+    url: str,
+    stopped: Callable[[], bool],
+    tell: Tell,
+) -> bool:
     # The pace of a task ends with the task, so the slices have a pace of their own.
     pace = Pace(journal.rate) if journal.rate else None
     while not journal.is_done:
@@ -69,7 +82,7 @@ def replay(
         journal.begin(time.time())
         write_journal(journal, file)
         begun = time.monotonic()
-        sent = _send(spark.sparkContext, parts, journal, url, stopped, tell) if parts else 0
+        sent = _send(context, parts, journal, url, stopped, tell) if parts else 0
         if sent is None:
             return False
         doubt = journal.end(sent, time.monotonic() - begun, time.time())

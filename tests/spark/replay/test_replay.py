@@ -62,12 +62,16 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 
 @contextmanager
-def served(folder: Path) -> Generator[str]:
-    """Serve a folder by HTTP on the loopback."""
+def served(folder: Path, asked: list[str]) -> Generator[str]:
+    """Serve a folder by HTTP on the loopback; ``asked`` gets the paths of the requests."""
 
     class Handler(SimpleHTTPRequestHandler):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args, directory=str(folder))
+
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            super().do_GET()
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
@@ -472,11 +476,16 @@ def test_a_queue_is_replayed_into_itself_only_if_that_is_meant(cmq: Cmq, broker:
 
 @both_ways
 def test_a_log_by_url_is_replayed(cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path) -> None:
-    with served(broker.folder / "data") as url:
+    asked: list[str] = []
+    with served(broker.folder / "data", asked) as url:
         replay = ["--path", url, "--queue", "orders", "--into", target, "--output", "json"]
         ran = cmq(*replay, "--slice", "200", "--state", str(tmp_path / "run.json"))
         assert (ran.code, ran.json["messages_sent"], ran.json["slices_done"]) == (ExitCode.OK, ORDERS, 3)
         assert bodies(taken(broker, target)) == ALL_ORDERS
+
+        segments = [file for file in asked if file.endswith(".db")]
+        # Once for the count, perhaps, and once for the run, however many slices the segment has.
+        assert len(segments) <= 2 * len(set(segments))
 
         # The journal has the URL, from which the run goes on.
         journal = json.loads((tmp_path / "run.json").read_text())

@@ -36,7 +36,10 @@ def quiet(*_: object) -> None:
 class FakeReader:
     """Each slice is a part with a single task: its first row."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def parts(self, one: Slice, count: int) -> list[list[int]]:
@@ -59,8 +62,12 @@ class FakeTime:
         self.now += seconds
 
 
+class FakeContext:
+    master = "local[2]"
+
+
 class FakeSpark:
-    sparkContext = None
+    sparkContext = FakeContext()
 
 
 @pytest.fixture

@@ -57,16 +57,16 @@ def reconcile(
         from cmqd_log.reconcile import reconcile as count
 
         try:
-            question = ask(
+            options = ask(
                 path, queues=queue or (), account=account, since=from_, until=to, include_active=include_active
             )
         except UnknownNameError as error:
             raise CommandFailed(as_typed(str(error)), ExitCode.NOT_FOUND) from error
-        if times := show_range(question.options.starting_ms, question.options.ending_ms):
+        if times := show_range(options.starting_ms, options.ending_ms):
             output.remark(times)
         with output.progress() as progress:
             task = progress.add_task("reconcile", total=None, rate="")
-            result = count(question, lambda done, total: progress.update(task, completed=done, total=total))
+            result = count(options, lambda done, total: progress.update(task, completed=done, total=total))
         if parquet is not None:
             write_parquet(result, parquet)
     _show(output, result)
