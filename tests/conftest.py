@@ -31,6 +31,7 @@ LONGEST = (
     "system",
     "bench",
     "engine",
+    "log_readers",
     "storage",
     "typing",
     "test_docs.py",
@@ -43,7 +44,6 @@ SPARK_SESSIONS = (
         "spark/reading/test_killed_driver.py",
         "spark/test_documents.py",
         "spark/reading/test_live.py",
-        "spark/reading/test_remote.py",
         "spark/test_session.py",
     ),
     (

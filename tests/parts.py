@@ -134,13 +134,13 @@ FAST = ("-m", "not system and not spark", "--ignore=tests/gateway/cmq/api3/test_
 """Arguments for the tests that start no process and no Spark; the environments of the parts have no SDK of CMQ."""
 
 
-LOG_READERS = ("tests/reading/test_documents.py", "tests/reading/test_scan.py", "tests/reading/test_sql.py")
-"""Files that need the extra ``sql``, and Spark to compare with."""
+LOG_READERS = "tests/log_readers"
+"""Tests that need the extra ``sql``; a file compares with Spark."""
 
 
 def run_fast_tests(runs: PytestRuns, name: str, *without: str) -> None:
     """Run the tests that start no process and no Spark in ``VENVS/name``, without those of these rooms."""
-    rooms = ("tests/spark", *LOG_READERS, "tests/typing", "tests/bench", "tests/test_docs.py", *without)
+    rooms = ("tests/spark", LOG_READERS, "tests/typing", "tests/bench", "tests/test_docs.py", *without)
     run_tests(runs, name, *FAST, *(f"--ignore={room}" for room in rooms))
 
 
@@ -271,8 +271,8 @@ LOWEST_SPARK = (
     "tests/spark/reading/test_batch.py",
     "tests/spark/streams/test_stream.py",
     "tests/spark/sink/test_sink.py",
-    "tests/reading/test_scan.py",
-    "tests/reading/test_sql.py",
+    "tests/log_readers/test_scan.py",
+    "tests/log_readers/test_sql.py",
 )
 
 

@@ -31,7 +31,7 @@ def commands(page: Path) -> list[str]:
 ELSEWHERE = {
     "backup.md": "tests/backup/test_documents.py, with a broker over the restored folder",
     "json-api.md": "tests/gateway/rest/test_docs.py, with a gateway",
-    "log.md": "tests/reading/test_documents.py, with DuckDB",
+    "log.md": "tests/log_readers/test_documents.py, with DuckDB",
     "replay.md": "tests/spark/test_documents.py, with Spark",
     "testing.md": "tests/testing/test_pages.py, with a backup of an incident",
 }

@@ -16,6 +16,7 @@ from cmqd_log.schema import COLUMNS
 from cmqd_segment.records import MessagesSent
 from support.core.builders import START_MS, Rig
 from support.spark.log_folder import queue_created, rows_of, sends, write_folder
+from support.spark.log_store import serving
 from support.storage.log_rig import NOW_MS, body
 
 if TYPE_CHECKING:
@@ -232,3 +233,19 @@ def test_errors_say_what_is_wrong(spark: "SparkSession", folder: Path):
         spark.read.format("cmqd").schema("bodies binary").load(str(folder)).collect()
     with pytest.raises(Exception, match="has no option of this name"):
         spark.read.format("cmqd").option("qname", "orders").load(str(folder)).collect()
+
+
+def test_a_url_is_read_and_each_file_is_fetched_once(spark: "SparkSession", folder: Path, tmp_path: Path) -> None:
+    with serving(folder.parent) as store:
+
+        def read() -> list[int]:
+            options = {"queue": "orders", "cacheFolder": str(tmp_path / "cache")}
+            frame = spark.read.format("cmqd").options(**options).load(store.url)
+            return [row.position for row in frame.orderBy("lsn", "row_index").collect()]
+
+        assert read() == list(range(300))
+        fetched = store.fetched()
+        assert 3 <= fetched <= 6, "driver and executors may meet over a file"
+
+        assert read() == list(range(300))
+        assert store.fetched() == fetched

@@ -10,7 +10,6 @@ import pickle
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +29,10 @@ from cmqd_log.reading.planning import plan_batch
 from cmqd_log.reading.tasks import read_task
 from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, read_manifest, write_manifest
 from support.spark.log_folder import add_checkpoint, forget_names, queue_created, sends, write_folder
+from support.spark.log_store import LogStore, serving
 from support.storage.log_rig import NOW_MS, body
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from cmqd_log.data_folder.plan import Task
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
@@ -42,49 +40,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.system]
 SCHEMA = pa.schema([pa.field("lsn", arrow_type("lsn")), pa.field("body", arrow_type("body"))])
 HOUR_MS = 3_600_000
 BODIES = [body(7, position, 1_000) for position in range(300)]
-
-
-class Store(ThreadingHTTPServer):
-    """Serves a folder on the loopback, with faults that a test asks for."""
-
-    daemon_threads = True
-
-    def __init__(self, folder: Path) -> None:
-        store = self
-
-        class Handler(SimpleHTTPRequestHandler):
-            def __init__(self, *args: Any) -> None:
-                super().__init__(*args, directory=str(folder))
-
-            def do_GET(self) -> None:
-                store.asked.append(self.path)
-                if store.meeting is not None and self.path.endswith(".db"):
-                    store.meeting.wait(240)
-                path = Path(self.translate_path(self.path))
-                if store.breaks_off and path.suffix == ".db":
-                    content = path.read_bytes()
-                    self.send_response(200)
-                    self.send_header("Content-Length", str(len(content)))
-                    self.end_headers()
-                    self.wfile.write(content[: len(content) // 2])
-                    self.close_connection = True
-                    return
-                super().do_GET()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.asked: list[str] = []
-        self.breaks_off = False
-        self.meeting: threading.Barrier | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/data"
-
-    def segments_asked(self) -> int:
-        return sum(path.endswith(".db") for path in self.asked)
 
 
 @pytest.fixture
@@ -101,13 +56,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[Store]:
-    with Store(folder.parent) as store:
-        thread = threading.Thread(target=store.serve_forever)
-        thread.start()
+def store(folder: Path) -> Iterator[LogStore]:
+    with serving(folder.parent) as store:
         yield store
-        store.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -130,23 +81,8 @@ def flip(file: Path) -> None:
     file.write_bytes(content)
 
 
-def test_spark_reads_a_url_and_fetches_each_file_once(
-    spark: "SparkSession", folder: Path, store: Store, cache: Path
-) -> None:
-    def read() -> list[bytes]:
-        frame = spark.read.format("cmqd").options(queue="orders", cacheFolder=str(cache)).load(store.url)
-        return [bytes(row.body) for row in frame.orderBy("lsn", "row_index").collect()]
-
-    assert read() == BODIES
-    fetched = store.segments_asked()
-    assert 3 <= fetched <= 6, "driver and executors may meet over a file"
-
-    assert read() == BODIES
-    assert store.segments_asked() == fetched
-
-
 @pytest.mark.parametrize("kind", ["file", "memory", "http"])
-def test_kinds_of_urls(kind: str, folder: Path, store: Store, cache: Path) -> None:
+def test_kinds_of_urls(kind: str, folder: Path, store: LogStore, cache: Path) -> None:
     import fsspec
 
     url = {"file": f"file://{folder}", "memory": "memory://data", "http": store.url}[kind]
@@ -157,7 +93,7 @@ def test_kinds_of_urls(kind: str, folder: Path, store: Store, cache: Path) -> No
     assert bodies(plan(url, cache, queue="orders")) == BODIES
 
 
-def test_a_flipped_bit_is_refused(folder: Path, store: Store, cache: Path) -> None:
+def test_a_flipped_bit_is_refused(folder: Path, store: LogStore, cache: Path) -> None:
     first, second, _ = plan(store.url, cache, queue="orders")
     flip(folder / second.piece.extent.file)
 
@@ -176,7 +112,7 @@ def plan_with(cache: Path, tasks: "list[Task]") -> "list[Task]":
     return [replace(task, options=replace(task.options, cache_folder=str(cache))) for task in tasks]
 
 
-def test_a_file_that_breaks_off_is_never_taken_for_a_whole_one(store: Store, folder: Path, cache: Path) -> None:
+def test_a_file_that_breaks_off_is_never_taken_for_a_whole_one(store: LogStore, folder: Path, cache: Path) -> None:
     tasks = plan_with(cache.with_name("other"), plan(store.url, cache, queue="orders"))
     store.breaks_off = True
 
@@ -188,7 +124,7 @@ def test_a_file_that_breaks_off_is_never_taken_for_a_whole_one(store: Store, fol
     assert bodies(tasks) == BODIES
 
 
-def test_a_segment_that_goes_between_plan_and_read(store: Store, folder: Path, cache: Path) -> None:
+def test_a_segment_that_goes_between_plan_and_read(store: LogStore, folder: Path, cache: Path) -> None:
     tasks = plan_with(cache.with_name("other"), plan(store.url, cache, queue="orders", startingLsn="1"))
     manifest = read_manifest(folder)
     second = tasks[1].piece.extent
@@ -206,9 +142,9 @@ def test_a_segment_that_goes_between_plan_and_read(store: Store, folder: Path, c
     assert bodies(lenient) == BODIES[:100] + BODIES[200:]
 
 
-def test_two_that_fetch_the_same_file_at_once(store: Store, folder: Path, cache: Path) -> None:
+def test_two_that_fetch_the_same_file_at_once(store: LogStore, folder: Path, cache: Path) -> None:
     extent = Folder(store.url, str(cache)).view(include_active=False).extents[1]
-    store.meeting = threading.Barrier(2)
+    store.meeting = (".db", threading.Barrier(2))
 
     def fetch(_: int) -> int:
         with Folder(store.url, str(cache)).opened(extent) as raw:
@@ -216,11 +152,11 @@ def test_two_that_fetch_the_same_file_at_once(store: Store, folder: Path, cache:
 
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(fetch, range(2))) == [1, 1]
-    assert store.segments_asked() == 2, "both had begun"
+    assert store.fetched() == 2, "both had begun"
     assert [path.name for path in cache.iterdir()] == [f"{extent.sha256}.db"]
 
 
-def test_the_first_unsealed_segment_ends_the_log_of_a_url(store: Store, folder: Path, cache: Path) -> None:
+def test_the_first_unsealed_segment_ends_the_log_of_a_url(store: LogStore, folder: Path, cache: Path) -> None:
     manifest = read_manifest(folder)
     segments = [one if one.first_lsn < 4 else type(one)(one.number, SegmentState.ACTIVE) for one in manifest.segments]
     write_manifest(folder, Manifest(next_number=9, segments=segments))
@@ -229,7 +165,7 @@ def test_the_first_unsealed_segment_ends_the_log_of_a_url(store: Store, folder: 
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_a_plan_fetches_no_segment_that_is_not_read(store: Store, folder: Path, cache: Path, named: bool) -> None:
+def test_a_plan_fetches_no_segment_that_is_not_read(store: LogStore, folder: Path, cache: Path, named: bool) -> None:
     """Fetched segments: none if the manifest has the names; otherwise the segments with ids to be named."""
     later = [NOW_MS + hour * HOUR_MS for hour in range(1, 4)]
     write_folder(folder, [[sends(7, 300 + 100 * hour, 100, at, size=1_000)] for hour, at in enumerate(later)])
@@ -242,7 +178,7 @@ def test_a_plan_fetches_no_segment_that_is_not_read(store: Store, folder: Path, 
         store.asked.clear()
         given = {"path": store.url, "cacheFolder": str(cache / str(len(list(cache.iterdir())))), **options}
         assert plan_batch(parse_options(given), columns)
-        return store.segments_asked()
+        return store.fetched()
 
     cache.mkdir()
     assert fetched(["lsn", "body"], **hour) == 0
@@ -253,7 +189,7 @@ def test_a_plan_fetches_no_segment_that_is_not_read(store: Store, folder: Path, 
     assert fetched(["lsn"], queue="orders") == (0 if named else 6)
 
 
-def test_a_store_that_is_not_there(cache: Path, store: Store, folder: Path) -> None:
+def test_a_store_that_is_not_there(cache: Path, store: LogStore, folder: Path) -> None:
     with pytest.raises(FolderError, match="no manifest"):
         plan(store.url.replace("/data", "/other"), cache)
     with pytest.raises(FolderError, match="manifest of"):
@@ -261,7 +197,7 @@ def test_a_store_that_is_not_there(cache: Path, store: Store, folder: Path) -> N
 
 
 def test_the_cache_of_another_user_is_not_used(
-    store: Store, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    store: LogStore, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_names(folder)
     cache.mkdir()
@@ -314,7 +250,7 @@ def test_storage_options_are_for_urls(folder: Path, cache: Path) -> None:
 
 
 def test_segments_are_listed_and_verified_by_url(
-    store: Store, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store: LogStore, folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_checkpoint(folder, 3, {7: "orders"})
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
@@ -350,7 +286,9 @@ def test_segments_are_listed_and_verified_by_url(
     assert (code, "it has no manifest" in err) == (ExitCode.NOT_FOUND, True)
 
 
-def test_what_is_not_sealed_is_no_part_of_a_copy(store: Store, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_sealed_is_no_part_of_a_copy(
+    store: LogStore, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     manifest = read_manifest(folder)
     unsealed = SegmentEntry(99, SegmentState.ACTIVE)
     write_manifest(folder, structs.replace(manifest, segments=[*manifest.segments, unsealed], next_number=100))
@@ -365,15 +303,9 @@ def test_names_are_learnt_without_fetching_segments(tmp_path: Path, cache: Path)
     folder.parent.mkdir()
     made = [queue_created(7, "orders"), queue_created(8, "bills"), queue_created(9, "debts")]
     write_folder(folder, [[(made, [], NOW_MS)], *([sends(number, 0, 5)] for number in (7, 8, 9))])
-    with Store(folder.parent) as store:
-        thread = threading.Thread(target=store.serve_forever)
-        thread.start()
-        try:
-            options = {"path": store.url, "cacheFolder": str(cache), "queue": "bills"}
-            (task,) = plan_batch(parse_options(options), ["lsn", "queue", "body"])
-            assert store.segments_asked() == 0
-            assert sum(len(batch) for batch in read_task(task, SCHEMA)) == 5
-            assert store.segments_asked() == 1
-        finally:
-            store.shutdown()
-            thread.join()
+    with serving(folder.parent) as store:
+        options = {"path": store.url, "cacheFolder": str(cache), "queue": "bills"}
+        (task,) = plan_batch(parse_options(options), ["lsn", "queue", "body"])
+        assert store.fetched() == 0
+        assert sum(len(batch) for batch in read_task(task, SCHEMA)) == 5
+        assert store.fetched() == 1

@@ -10,8 +10,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from log_readers.test_modes import read, write_with_checkpoints
 from msgspec import structs
-from spark.reading.test_modes import read, write_with_checkpoints
 
 from cmqd_log.errors import UnknownOutcomeError
 from cmqd_segment.manifest import OutcomesEntry, outcomes_file, read_manifest, write_manifest

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from msgspec import structs
-from pyspark.sql.types import LongType, StructField, StructType
 
+import cmqd_log
 from cmq_cli.output import OutputForm
 from cmq_cli.replays.counting import count_log
 from cmq_cli.replays.order import Order
@@ -43,7 +43,6 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.rows import encode_records, meta_checksum
 from cmqd_segment.schema import open_read_only
-from pyspark_cmqd.reading.source import CmqdReader
 from support.processes.running_server import RunningServer
 from support.spark.log_folder import queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS, LogRig
@@ -601,11 +600,10 @@ async def test_a_query_that_finds_nothing_says_which_rows_are_not_sealed_yet(
             queue = await client.create_queue("orders")
             await queue.send(b"x")
         path = str(tmp_path / "data")
-        columns = StructType([StructField("lsn", LongType())])
 
         def planned(**options: str) -> int:
             caplog.clear()
-            return len(CmqdReader(parse_options({"path": path, **options}), columns).partitions())
+            return len(cmqd_log.plan(path, ["lsn"], **options))
 
         assert planned() == 0
         (line,) = caplog.messages

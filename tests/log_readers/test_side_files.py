@@ -4,7 +4,6 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from cmqd_reading.naming import names_message
 from cmqd_segment.manifest import MAX_SOURCES, read_manifest, write_manifest
 from cmqd_segment.side import LIKELY_PLAN_BYTES
 from support.spark.log_folder import Row, add_checkpoint, queue_created, sends, write_folder
+from support.spark.log_store import LogStore, serving
 from support.storage.log_rig import NOW_MS
 
 if TYPE_CHECKING:
@@ -29,49 +29,6 @@ pytestmark = pytest.mark.system
 
 QUEUES = MAX_SOURCES + 8
 """More than the manifest lists of a segment."""
-
-
-class Ranges(ThreadingHTTPServer):
-    """Serves a folder on the loopback, with ranges."""
-
-    daemon_threads = True
-
-    def __init__(self, folder: Path) -> None:
-        asked = self.asked = list[tuple[str, str]]()
-        """(path, range) of each request."""
-        self.meeting: threading.Barrier | None = None
-        server = self
-
-        class Handler(SimpleHTTPRequestHandler):
-            def do_GET(self) -> None:
-                asked.append((self.path, self.headers.get("Range", "")))
-                if server.meeting is not None and self.path.endswith(".side"):
-                    server.meeting.wait(240)
-                path = folder / self.path.lstrip("/")
-                if not path.is_file():
-                    self.send_error(404)
-                    return
-                content = path.read_bytes()
-                wanted = self.headers.get("Range", "")
-                if wanted:
-                    first, last = (int(number) for number in wanted.removeprefix("bytes=").split("-"))
-                    content = content[first : last + 1]
-                self.send_response(206 if wanted else 200)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/data"
-
-    def fetched(self, suffix: str) -> int:
-        return sum(path.endswith(suffix) for path, _ in self.asked)
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +54,9 @@ def folder(written: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[Ranges]:
-    with Ranges(folder.parent) as store:
-        thread = threading.Thread(target=store.serve_forever)
-        thread.start()
+def store(folder: Path) -> Iterator[LogStore]:
+    with serving(folder.parent) as store:
         yield store
-        store.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -143,7 +96,7 @@ def test_a_plan_of_a_folder_opens_no_segment(folder: Path, tmp_path: Path, opene
     assert opened == []
 
 
-def test_a_plan_of_a_url_fetches_side_files_alone(folder: Path, store: Ranges, tmp_path: Path) -> None:
+def test_a_plan_of_a_url_fetches_side_files_alone(folder: Path, store: LogStore, tmp_path: Path) -> None:
     without_checkpoints(folder)
     second = read_manifest(folder).segments[1]
 
@@ -161,7 +114,7 @@ FIFTY = range(50)
 
 
 @pytest.fixture
-def fifty(tmp_path: Path) -> Iterator[Ranges]:
+def fifty(tmp_path: Path) -> Iterator[LogStore]:
     """Eleven segments with messages of 50 queues each, and a checkpoint as of the newest row, by URL."""
     folder = tmp_path / "fifty" / "data"
     names = {number + 1: f"queue-{number:02d}" for number in FIFTY}
@@ -171,16 +124,12 @@ def fifty(tmp_path: Path) -> Iterator[Ranges]:
     newest = read_manifest(folder).segments[-1].last_lsn
     write_manifest(folder, structs.replace(read_manifest(folder), checkpoints=[]))
     add_checkpoint(folder, newest, names, active=2 * SEGMENTS)
-    with Ranges(folder.parent) as store:
-        thread = threading.Thread(target=store.serve_forever)
-        thread.start()
+    with serving(folder.parent) as store:
         yield store
-        store.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize("mode", ["events", "backlog"])
-def test_a_plan_of_a_queue_among_fifty_fetches_no_segment(fifty: Ranges, tmp_path: Path, mode: str) -> None:
+def test_a_plan_of_a_queue_among_fifty_fetches_no_segment(fifty: LogStore, tmp_path: Path, mode: str) -> None:
     """The backlog begins at the checkpoint, and no row follows."""
     tasks = plan(fifty.url, tmp_path / "cache", queue="queue-07", mode=mode)
 
@@ -192,7 +141,7 @@ def test_a_plan_of_a_queue_among_fifty_fetches_no_segment(fifty: Ranges, tmp_pat
 
 
 def test_a_long_part_one_takes_a_second_range(
-    folder: Path, store: Ranges, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_checkpoints(folder)
     monkeypatch.setattr(folder_module, "LIKELY_PLAN_BYTES", 100)
@@ -207,9 +156,9 @@ def test_a_long_part_one_takes_a_second_range(
         assert 100 < int(ranges[1].removeprefix("bytes=0-")) < path.stat().st_size - 1
 
 
-def test_side_files_of_a_url_are_fetched_together(folder: Path, store: Ranges, tmp_path: Path) -> None:
+def test_side_files_of_a_url_are_fetched_together(folder: Path, store: LogStore, tmp_path: Path) -> None:
     without_checkpoints(folder)
-    store.meeting = threading.Barrier(3)
+    store.meeting = (".side", threading.Barrier(3))
 
     assert len(segments_of(plan(store.url, tmp_path / "cache", queue="q1"))) == 1
 
@@ -243,7 +192,7 @@ def swapped(path: Path) -> None:
 @pytest.mark.parametrize("kind", ["folder", "url"])
 def test_a_segment_is_read_where_its_side_file_is_of_no_use(
     folder: Path,
-    store: Ranges,
+    store: LogStore,
     tmp_path: Path,
     opened: list[int],
     caplog: pytest.LogCaptureFixture,
@@ -262,7 +211,7 @@ def test_a_segment_is_read_where_its_side_file_is_of_no_use(
     assert f"the side file {second.side_file} cannot be used" in caplog.text
 
 
-def test_the_tasks_of_a_stream_do_not_depend_on_side_files(folder: Path, store: Ranges, tmp_path: Path) -> None:
+def test_the_tasks_of_a_stream_do_not_depend_on_side_files(folder: Path, store: LogStore, tmp_path: Path) -> None:
     """A repeated batch must get the same tasks, and the segment may have got its side file meanwhile."""
     reader = Folder(store.url, str(tmp_path / "cache"))
     extent = reader.view(include_active=False).extents[1]
@@ -277,7 +226,9 @@ def test_the_tasks_of_a_stream_do_not_depend_on_side_files(folder: Path, store: 
 
 
 @pytest.mark.parametrize("kind", ["folder", "url"])
-def test_ids_and_named_messages_are_read_for_histories(folder: Path, store: Ranges, tmp_path: Path, kind: str) -> None:
+def test_ids_and_named_messages_are_read_for_histories(
+    folder: Path, store: LogStore, tmp_path: Path, kind: str
+) -> None:
     reader = Folder(store.url if kind == "url" else str(folder), str(tmp_path / "cache"))
     for place, extent in enumerate(reader.view(include_active=False).extents):
         parts = reader.sides.named(extent)
