@@ -20,7 +20,7 @@
 | ``failOnDataLoss`` | fail if requested rows are gone | ``true`` |
 | ``batchRows`` | messages in an Arrow batch, about | 8192 |
 | ``storageOptions`` | of a URL: a JSON object of arguments for its fsspec file system | |
-| ``cacheFolder`` | where files of a URL are kept | in the folder for temporary files |
+| ``cacheFolder`` | where files of a URL stay for other reads | files go with the read |
 | ``maxMessagesPerTrigger``, ``maxBytesPerTrigger`` | of a stream: limit of a batch, in messages or bytes | none |
 """
 

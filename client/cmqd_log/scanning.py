@@ -16,15 +16,17 @@ is empty afterwards, without an error: ``read_all`` makes a table that can be re
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
 
+from cmqd_log.data_folder.folder import open_folder
 from cmqd_log.data_folder.plan import Task
 from cmqd_log.errors import OptionError
-from cmqd_log.options import parse_options
+from cmqd_log.options import Mode, Options, parse_options
 from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.reading.planning import plan_batch, warn_unsealed
 from cmqd_log.reading.tasks import read_task
@@ -48,6 +50,13 @@ def plan(path: "str | os.PathLike[str]", columns: "Sequence[str] | None" = None,
         OptionError: an option or a column cannot be used.
         CmqdSourceError: the folder or requested rows cannot be read.
     """
+    names, given = _checked(path, columns, options)
+    return _planned(names, given)
+
+
+def _checked(
+    path: "str | os.PathLike[str]", columns: "Sequence[str] | None", options: Mapping[str, Value]
+) -> tuple[list[str], Options]:
     names = list(COLUMNS) if columns is None else list(columns)
     if isinstance(columns, str) or not names:
         # Batches without a column have no rows.
@@ -55,7 +64,12 @@ def plan(path: "str | os.PathLike[str]", columns: "Sequence[str] | None" = None,
     for name in names:
         if name not in COLUMNS:
             raise OptionError("columns", name, f"columns are {', '.join(COLUMNS)}")
-    given = parse_options({"path": os.fspath(path), **{name: _text(name, value) for name, value in options.items()}})
+    return names, parse_options(
+        {"path": os.fspath(path), **{name: _text(name, value) for name, value in options.items()}}
+    )
+
+
+def _planned(names: Sequence[str], given: Options) -> list[Task]:
     tasks = plan_batch(given, names)
     if not tasks:
         warn_unsealed(given)
@@ -68,7 +82,7 @@ def read(task: Task) -> "pa.RecordBatchReader":
     The reader raises:
         FolderError, DataLossError: a segment cannot be read, or was reclaimed.
     """
-    return _reader(task.columns, [task])
+    return _reader(task.columns, [task], ExitStack())
 
 
 def scan(
@@ -81,17 +95,25 @@ def scan(
     The reader raises:
         FolderError, DataLossError: a segment cannot be read, or was reclaimed.
     """
-    return _reader(list(COLUMNS) if columns is None else columns, plan(path, columns, **options))
+    names, given = _checked(path, columns, options)
+    with ExitStack() as kept:
+        if given.mode is not Mode.EVENTS:
+            # The plan fetches the segments of a URL, which the read uses again. Of events, the read alone fetches a
+            # segment, and removes it before the next.
+            kept.enter_context(open_folder(given))
+        tasks = _planned(names, given)
+        return _reader(names, tasks, kept.pop_all())
 
 
-def _reader(columns: Sequence[str], tasks: Sequence[Task]) -> "pa.RecordBatchReader":
+def _reader(columns: Sequence[str], tasks: Sequence[Task], kept: ExitStack) -> "pa.RecordBatchReader":
     schema = schema_of(columns)
-    return pa.RecordBatchReader.from_batches(schema, _batches(tasks, schema))
+    return pa.RecordBatchReader.from_batches(schema, _batches(tasks, schema, kept))
 
 
-def _batches(tasks: Sequence[Task], schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
-    for task in tasks:
-        yield from read_task(task, schema)
+def _batches(tasks: Sequence[Task], schema: "pa.Schema", kept: ExitStack) -> "Iterator[pa.RecordBatch]":
+    with kept:
+        for task in tasks:
+            yield from read_task(task, schema)
 
 
 def _text(name: str, value: Value) -> str:

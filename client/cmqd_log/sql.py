@@ -17,7 +17,7 @@ SQL reaches the tables alone: no file, no network, no extension that must be loa
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -29,7 +29,7 @@ import pyarrow as pa
 from cmqd_log.data_folder.folder import open_folder
 from cmqd_log.data_folder.plan import describe
 from cmqd_log.errors import CmqdSourceError, DataLossError, OptionError
-from cmqd_log.options import Mode, parse_options
+from cmqd_log.options import Mode, Options, parse_options
 from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.scanning import scan
 from cmqd_log.schema import COLUMNS
@@ -143,7 +143,8 @@ def query(
         FolderError, DataLossError: the log cannot be read.
     """
     options = parse_options({"path": os.fspath(path), "includeActive": str(include_active)})
-    view = open_folder(options).view(include_active=include_active)
+    with open_folder(options) as folder:
+        view = folder.view(include_active=include_active)
     newest = view.hi
     if as_of_lsn is not None and not 0 <= as_of_lsn <= newest:
         raise OptionError("asOfLsn", as_of_lsn, f"the rows of {os.fspath(path)} that can be read end at row {newest}")
@@ -151,7 +152,7 @@ def query(
     if 0 < lsn < newest and all(extent.first_lsn > lsn for extent in view.extents):
         raise DataLossError(f"{describe(view.gaps(1, lsn))} were reclaimed or lost, so no row up to {lsn} can be read")
     text = _checked(statement)
-    tables = Tables({"path": os.fspath(path), "includeActive": include_active, "endingLsn": lsn}, load_limit)
+    tables = Tables(options, {"path": os.fspath(path), "includeActive": include_active, "endingLsn": lsn}, load_limit)
     uses = _uses(text)
     if uses is not None:
         try:
@@ -166,9 +167,11 @@ def query(
 class Tables:
     """The tables of a statement, as scans of the log or loaded."""
 
-    def __init__(self, options: Mapping[str, Any], load_limit: int) -> None:
+    def __init__(self, source: Options, options: Mapping[str, Any], load_limit: int) -> None:
+        self.source = source
         self._options = options
         self._limit = load_limit
+        self._scans = list[Generator[pa.RecordBatch]]()
         self.failure: CmqdSourceError | None = None
         """The error that ended a scan; DuckDB shows its text alone."""
 
@@ -184,7 +187,10 @@ class Tables:
         clients = table.mode is not Mode.EVENTS and not {"received_by", "left_by"}.isdisjoint(columns)
         reader = scan(columns=columns, mode=table.mode, clients=clients, **self._options)
         schema = pa.schema([field.with_name(name) for field, name in zip(reader.schema, use.columns, strict=True)])
-        batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in self._watched(reader))
+        scanned = self._watched(reader)
+        self._scans.append(scanned)
+        del reader  # the frame of an error would keep it, and with it the files of a URL
+        batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in scanned)
         if not use.is_loaded:
             return pa.RecordBatchReader.from_batches(schema, batches)
         kept: list[pa.RecordBatch] = []
@@ -199,7 +205,12 @@ class Tables:
             kept.append(batch)
         return pa.Table.from_batches(kept, schema)
 
-    def _watched(self, reader: "pa.RecordBatchReader") -> "Iterator[pa.RecordBatch]":
+    def close(self) -> None:
+        """End the scans, and let go of the files that they fetched."""
+        for scanned in self._scans:
+            scanned.close()
+
+    def _watched(self, reader: "pa.RecordBatchReader") -> "Generator[pa.RecordBatch]":
         try:
             yield from reader
         except CmqdSourceError as error:
@@ -209,6 +220,10 @@ class Tables:
 
 def _answer(statement: str, tables: Tables, uses: Mapping[str, Use], lsn: int) -> Answer:
     with ExitStack() as stack:
+        stack.callback(tables.close)
+        if len(uses) > 1:
+            # Holds the segments of a URL, so that both tables fetch them once.
+            stack.enter_context(open_folder(tables.source))
         database = stack.enter_context(duckdb.connect(":memory:", config=_SETTINGS))
         for name, table in SCANNED.items():
             use = uses.get(name)

@@ -25,6 +25,7 @@ from cmqd_log.copy import counting
 from cmqd_log.data_folder import folder as folder_module
 from cmqd_log.data_folder.catalog import read_catalog
 from cmqd_log.data_folder.folder import Folder
+from cmqd_log.data_folder.log_files import LogFiles
 from cmqd_log.data_folder.plan import Task, is_sealed
 from cmqd_log.errors import DataLossError, FolderError, NewerFolderError, OptionError, SegmentReclaimedError
 from cmqd_log.export import export, plan_export
@@ -451,16 +452,15 @@ class Files:
 def files(monkeypatch: pytest.MonkeyPatch) -> Files:
     files = Files()
 
-    def system(folder: Folder, _: dict[str, Any]) -> tuple[Any, str]:
+    def system(folder: LogFiles, _: dict[str, Any]) -> tuple[Any, str]:
         return files, folder.path.removeprefix("fake:/")
 
-    monkeypatch.setattr(Folder, "_file_system", system)
+    monkeypatch.setattr(LogFiles, "_file_system", system)
     return files
 
 
 def test_segments_of_a_url_are_fetched_once(folder: Path, files: Files, tmp_path: Path):
-    remote = Folder(f"fake:/{folder}".replace("fake:/", "fake://", 1), str(tmp_path / "cache"))
-    remote._root = str(folder)  # pyright: ignore[reportPrivateUsage]
+    remote = Folder(f"fake:/{folder}", str(tmp_path / "cache"))
     view = remote.view(include_active=False)
 
     for _ in range(2):
@@ -471,8 +471,7 @@ def test_segments_of_a_url_are_fetched_once(folder: Path, files: Files, tmp_path
 
 
 def test_a_copy_with_another_checksum_is_refused(folder: Path, files: Files, tmp_path: Path):
-    remote = Folder(f"fake://{folder}", str(tmp_path / "cache"))
-    remote._root = str(folder)  # pyright: ignore[reportPrivateUsage]
+    remote = Folder(f"fake:/{folder}", str(tmp_path / "cache"))
     extent = remote.view(include_active=False).extents[1]
     (folder / extent.file).chmod(0o644)
     with (folder / extent.file).open("ab") as file:
@@ -485,8 +484,7 @@ def test_a_copy_with_another_checksum_is_refused(folder: Path, files: Files, tmp
 
 @pytest.mark.parametrize("sha256", ["", "../../etc/passwd", "0" * 63, "0" * 63 + "G"])
 def test_a_name_that_is_no_checksum_is_refused(folder: Path, files: Files, tmp_path: Path, sha256: str):
-    remote = Folder(f"fake://{folder}", str(tmp_path / "cache"))
-    remote._root = str(folder)  # pyright: ignore[reportPrivateUsage]
+    remote = Folder(f"fake:/{folder}", str(tmp_path / "cache"))
     extent = structs.replace(remote.view(include_active=False).extents[1], sha256=sha256)
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / f"{sha256}.db".replace("/", "")).write_bytes(b"")
@@ -499,8 +497,7 @@ def test_the_owner_of_the_cache_is_asked_before_anything_in_it_is_used(
     folder: Path, files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     cache = tmp_path / "cache"
-    remote = Folder(f"fake://{folder}", str(cache))
-    remote._root = str(folder)  # pyright: ignore[reportPrivateUsage]
+    remote = Folder(f"fake:/{folder}", str(cache))
     extent = remote.view(include_active=False).extents[1]
     with remote.opened(extent):
         pass
@@ -528,7 +525,7 @@ def test_a_url_without_fsspec_says_what_is_missing(tmp_path: Path, monkeypatch: 
 
 def test_the_active_segment_of_a_url_is_refused(folder: Path, files: Files):
     with pytest.raises(OptionError, match="includeActive"):
-        plan_batch(parse_options({"path": f"fake://{folder}", "includeActive": "true"}), ["lsn"])
+        plan_batch(parse_options({"path": f"fake:/{folder}", "includeActive": "true"}), ["lsn"])
 
 
 def numbers_of(tasks: "list[Task]") -> list[int]:

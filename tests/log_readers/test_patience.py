@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from cmqd_log.data_folder import folder as module
 from cmqd_log.data_folder.folder import SEALING_SECONDS, Folder
+from cmqd_log.data_folder.log_files import LogFiles
 from cmqd_log.errors import FolderError
 from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState, write_manifest
 
@@ -88,11 +89,11 @@ class FailingFiles:
 
 
 @pytest.mark.parametrize("kind", [OSError, FileNotFoundError, RuntimeError])
-def test_an_error_of_a_store_does_not_tell_the_key_of_its_url(kind: type[Exception]):
+def test_an_error_of_a_store_does_not_tell_the_key_of_its_url(kind: type[Exception], monkeypatch: pytest.MonkeyPatch):
     url = "memory://ID1:a-key@bucket/data"
-    folder = Folder("memory://bucket/data")
-    folder.path = url
-    folder._files = FailingFiles(kind(f"GET {url}/manifest: 403"))  # pyright: ignore[reportPrivateUsage]
+    files = FailingFiles(kind(f"GET {url}/manifest: 403"))
+    monkeypatch.setattr(LogFiles, "_file_system", lambda *_: (files, "bucket/data"))
+    folder = Folder(url)
 
     with pytest.raises(FolderError) as failed:
         folder.manifest()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import structs
 
-from cmqd_log.data_folder import folder as folder_module
-from cmqd_log.data_folder import side_files
+from cmqd_log.data_folder import log_files, side_files
 from cmqd_log.data_folder.folder import Folder
 from cmqd_log.options import parse_options
 from cmqd_log.reading.planning import plan_batch, share_of
@@ -144,7 +143,7 @@ def test_a_long_part_one_takes_a_second_range(
     folder: Path, store: LogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_checkpoints(folder)
-    monkeypatch.setattr(folder_module, "LIKELY_PLAN_BYTES", 100)
+    monkeypatch.setattr(log_files, "LIKELY_PLAN_BYTES", 100)
 
     assert len(segments_of(plan(store.url, tmp_path / "cache", queue="q1"))) == 1
     assert len(segments_of(plan(str(folder), tmp_path / "cache", queue="q1"))) == 1

@@ -52,21 +52,21 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
         CmqdSourceError: an option, the folder or requested rows cannot be used.
     """
     asked = asked or options
-    folder = open_folder(options)
-    for attempt in range(ATTEMPTS):
-        view = folder.view(include_active=options.include_active)
-        check_start(folder, view, asked)
-        above, upto = bounds(view, options)
-        check_loss(view, options, missing_rows(view, asked))
-        try:
-            tasks = plan_range(folder, view, options, columns, above, upto)
-            return [replace(task, may_be_reclaimed=not has_beginning(asked)) for task in tasks]
-        except UnknownOutcomeError:
-            raise
-        except DataLossError:
-            # A segment was reclaimed during the planning. The requested messages may be in other segments: plan again.
-            if attempt == ATTEMPTS - 1:
+    with open_folder(options) as folder:
+        for attempt in range(ATTEMPTS):
+            view = folder.view(include_active=options.include_active)
+            check_start(folder, view, asked)
+            above, upto = bounds(view, options)
+            check_loss(view, options, missing_rows(view, asked))
+            try:
+                tasks = plan_range(folder, view, options, columns, above, upto)
+                return [replace(task, may_be_reclaimed=not has_beginning(asked)) for task in tasks]
+            except UnknownOutcomeError:
                 raise
+            except DataLossError:
+                # A segment was reclaimed during the planning. The requested messages may be in other segments.
+                if attempt == ATTEMPTS - 1:
+                    raise
     raise AssertionError("unreachable")
 
 
@@ -249,8 +249,8 @@ def unsealed_now(options: Options) -> "tuple[int, int] | None":
     Raises:
         FolderError: the folder cannot be read.
     """
-    folder = open_folder(options)
-    return unsealed_rows(folder, folder.view(include_active=options.include_active), options)
+    with open_folder(options) as folder:
+        return unsealed_rows(folder, folder.view(include_active=options.include_active), options)
 
 
 def warn_unsealed(options: Options) -> None:

@@ -63,7 +63,7 @@ def read_task(task: Task, schema: "pa.Schema") -> Iterator["pa.RecordBatch"]:
     needs_bodies = "body" in task.columns
     selector = Selector(task)
     try:
-        with folder.opened(piece.extent) as raw:
+        with folder, folder.opened(piece.extent) as raw:
             selector.note_actors(raw)
             for above, upto in _ranges(raw, task):
                 for lsn, meta, data in _rows(folder, raw, task, above, upto, needs_bodies):
@@ -108,7 +108,7 @@ def read_stretches(task: Task, *, bodies: bool = False) -> Iterator[Stretch]:
     folder = open_folder(task.options)
     selector = Selector(task)
     try:
-        with folder.opened(task.piece.extent) as raw:
+        with folder, folder.opened(task.piece.extent) as raw:
             for above, upto in _ranges(raw, task):
                 for lsn, meta, data in _rows(folder, raw, task, above, upto, bodies):
                     for one in stored_in(decoded(task.piece.extent, lsn, meta)):

@@ -88,6 +88,8 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """True after the warning about an offset that does not name its log."""
         self._has_warned_selection = False
         self._has_checked_names = False
+        self._kept: Folder | None = None
+        """Keeps the fetched segment in which a limited batch ends: the next batch begins there."""
         self._end_lsn: int | None = None
         """Last row of the batch that was planned last."""
 
@@ -143,12 +145,12 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._offset(view, most)
         folder = open_folder(self.options)
         wanted = wanted_ids(self._names(folder, view).sources, self.options)
-        return self._offset(
-            view,
-            limited_offset(
-                folder=folder, view=view, wanted=wanted, above=above, most=most, messages=messages, size=size
-            ),
+        end = limited_offset(
+            folder=folder, view=view, wanted=wanted, above=above, most=most, messages=messages, size=size
         )
+        # Not beyond the end of a segment: the fetched files would grow with the stream.
+        self._kept = None if any(above < extent.last_lsn <= end for extent in view.extents) else folder
+        return self._offset(view, end)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a batch, from the options."""
@@ -211,7 +213,8 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: Spark keeps the positions, and the broker reclaims the rows."""
 
     def stop(self) -> None:
-        """Do nothing: the reader holds nothing open."""
+        """Let go of the fetched files."""
+        self._kept = None
 
     def _planned(self, view: View, start: Offset, end: Offset) -> list[InputPartition]:
         above, upto = int(start["lsn"]), int(end["lsn"])
@@ -313,7 +316,7 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         kept = {"options": self.options, "columns": self.columns}
         warned = {"_has_warned": True, "_has_warned_selection": True, "_has_checked_names": True}
-        return {**kept, **warned, "_target": None, "_catalog": None, "_seen": None, "_end_lsn": None}
+        return {**kept, **warned, "_target": None, "_catalog": None, "_seen": None, "_kept": None, "_end_lsn": None}
 
 
 class RefusedStream(DataSourceStreamReader):
