@@ -136,8 +136,9 @@ def main() -> int:
                 slow = ["--rate", given.rate]
                 chances = random.Random(turn)
                 kills = 0
+                start = _start_seconds(given.master) if given.master else 0.0
                 while kills < given.kills:
-                    _run([*command, *slow], chances.uniform(0.8, 2.5), broker.url)
+                    _run([*command, *slow], start + chances.uniform(0.8, 2.5), broker.url)
                     if journal.exists():
                         kills += 1
                         command = [*replay, "--resume", str(journal), "--output", "json", *master]
@@ -148,8 +149,7 @@ def main() -> int:
                 seconds, cpu, memory, told = _run(command, None, broker.url)
                 asyncio.run(_seal(broker.url))
                 of_spark = {}
-                if given.master:
-                    start = _start_seconds(given.master)
+                if given.master and not kills:
                     rate = round(given.messages / (seconds - start))
                     of_spark = {"start of Spark": round(start, 2), "messages a second without it": rate}
                 is_equal = _checksums(data, f"replay-{turn}") == wanted

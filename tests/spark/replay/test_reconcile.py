@@ -8,6 +8,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
@@ -357,6 +359,21 @@ def test_the_ids_of_halves_are_counted_by_their_lines(tmp_path: Path, cmq: Cmq):
     assert code == ExitCode.OK, err
     (line,) = json.loads(out)["lines"]
     assert (line["sent"], line["half"], line["active"]) == (9, 4, 5)
+
+
+def test_a_log_by_url_has_the_same_lines_and_leaves_no_files(
+    hours: Path, tmp_path: Path, cmq: Cmq, monkeypatch: pytest.MonkeyPatch
+):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    fsspec.filesystem("memory").put(f"{hours}/", "/reconciled/", recursive=True)
+
+    code, out, err = cmq("--path", "memory://reconciled", "--output", "json")
+
+    assert code == ExitCode.OK, err
+    assert json.loads(out) == json.loads(cmq("--path", str(hours), "--output", "json")[1])
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("cmqd-reconcile")] == []
 
 
 def test_an_empty_log_has_no_lines(tmp_path: Path, cmq: Cmq):
