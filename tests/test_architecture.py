@@ -81,6 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "msgspec",
         "py4j",
         "pyarrow",
+        "pyroaring",
         "pyspark",
     },
 }

@@ -11,6 +11,7 @@ import pytest
 
 from cmq_cli.commands.bench import read_scenario
 from cmqd import settings
+from cmqd.core.limits import Limits
 from cmqd.server.process.http_gateway import checked_flags
 from cmqd_bench import pages as generated
 from cmqd_bench.documents.decision_records import index_by_room, read_record, read_records
@@ -237,6 +238,13 @@ def test_the_spark_page_names_every_option_of_source_and_sink() -> None:
 
     assert {"path", "writeId"} <= names
     assert {name for name in names if f"`{name}`" not in page} == set()
+
+
+def test_the_spark_page_says_how_long_dedup_ids_are_remembered() -> None:
+    life, most = Limits().dedup_life_ms // 60_000, Limits().max_dedup_ids
+    sentence = f"remembers a dedup id for {life} minutes, and at most {most:,} ids"
+
+    assert sentence in " ".join((ROOT / "docs/spark.md").read_text().split())
 
 
 def test_every_file_that_architecture_names_exists() -> None:

@@ -44,4 +44,7 @@ producer may use an id again after some minutes, so over the length of a log dif
 and the broker would drop all but the first.
 """
 
+LOG_ID = "cmqd.log_id"
+"""Metadata of the column ``lsn``: the id of the log, without which rows of several logs have the same names."""
+
 DDL = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())

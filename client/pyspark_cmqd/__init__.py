@@ -14,9 +14,18 @@ __all__ = ["DefaultSource"]
 
 def __getattr__(name: str) -> Any:
     if name == "DefaultSource":
-        from pyspark_cmqd.reading.source import CmqdDataSource
+        from pyspark_cmqd.versions import OldSparkError, has_admission_control
 
-        return CmqdDataSource
+        if has_admission_control():
+            from pyspark_cmqd.reading.source import CmqdDataSource
+
+            return CmqdDataSource
+        try:
+            from pyspark_cmqd.reading.refused import CmqdDataSource as RefusedSource
+        except ImportError as error:
+            # Spark 3 has no Python sources, and never comes here by itself.
+            raise OldSparkError() from error
+        return RefusedSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -10,7 +10,8 @@ rows and need not, because Spark applies all filters again.
 # pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import (
@@ -28,7 +29,7 @@ from pyspark.sql.types import (
 
 from cmqd_log.errors import CmqdSourceError, OptionError
 from cmqd_log.options import Options, parse_options
-from cmqd_log.schema import COLUMNS, OF_THE_LOG
+from cmqd_log.schema import COLUMNS, LOG_ID, OF_THE_LOG
 from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
 
@@ -74,7 +75,7 @@ class CmqdDataSource(DataSource):
         return "cmqd"
 
     def schema(self) -> StructType:
-        """Return all columns.
+        """Return all columns. The metadata of ``lsn`` names the log, for the dedup ids of the sink.
 
         Raises:
             OptionError: a table of a catalog is created with options that cannot be used.
@@ -85,8 +86,13 @@ class CmqdDataSource(DataSource):
                 for name, kind in COLUMNS.items()
             ]
         )
+        metadata: dict[str, Any] = {}
         if _PROVIDER in self.options:
-            columns.fields[0].metadata = {TABLE: table_options(self.options)}
+            metadata[TABLE] = table_options(self.options)
+        if log_id := _log_id(metadata.get(TABLE, self.options)):
+            metadata[LOG_ID] = log_id
+        if metadata:
+            columns.fields[0].metadata = metadata
         return columns
 
     def reader(self, schema: StructType) -> "CmqdReader":
@@ -141,6 +147,16 @@ class CmqdDataSource(DataSource):
         from pyspark_cmqd.sending.sink import StreamSink
 
         return StreamSink(schema, self.options, overwrite)
+
+
+def _log_id(options: Mapping[str, str]) -> str:
+    """Return the id of the log; empty if a read with these options will fail, with the error of that read."""
+    from cmqd_log.data_folder.folder import open_folder
+
+    if "path" in options:
+        with suppress(CmqdSourceError):
+            return open_folder(parse_options(options)).manifest().log_id
+    return ""
 
 
 def table_options(properties: Mapping[str, str]) -> dict[str, str]:

@@ -19,21 +19,23 @@ When a write ends, all of its rows are stored, on disk: *at least once*. A faile
 
 **What can be sent twice, and when.** Spark runs a failed task again, with all of its rows, and the batch of a stream
 after a crash. The broker drops the repeats by the dedup id of a row. The id comes from the column ``dedupIdColumn``, or
-else is a name made of the write and the place of the row:
+else is a name made of the write and the row. The name of the write:
 
-- for a stream: the query (named by its checkpoint), the number of the batch, the partition, the row within the
-  partition. The name is the same after any restart from that checkpoint;
-- for a batch: a name that the driver gives to this write (or the option ``writeId``), the partition, the row.
+- for a stream: the query (named by its checkpoint) and the number of the batch, the same after any restart from that
+  checkpoint;
+- for a batch: a name that the driver gives to this write, or the option ``writeId``.
+
+A row of a log, with the columns ``lsn`` and ``row_index``, is named by the log and these columns; another row by its
+partition and its number within the partition. See :mod:`pyspark_cmqd.sending.default_ids`, also for a write that has a
+row of a log twice, which fails.
 
 So a row is stored twice if
 
 - the repeat comes more than **5 minutes** after the first send, or after 1,000,000 other dedup ids of that queue or
   topic: the broker remembers no more;
-- rows have no ids of their own, and the second run puts **different rows, or the same rows in a different order**, into
-  a partition (after a shuffle without an order, or from a source that changes: a stream of ``format("cmqd")`` with
-  ``failOnDataLoss=false`` does if rows are reclaimed between the runs). Then some rows are stored twice and other rows
-  are **dropped** as repeats: such data needs ``dedupIdColumn``, or an order. Rows from a log have ``concat(lsn, ':',
-  row_index)``, a permanent name of a message of that log;
+- rows are neither of a log nor have ids of their own, and the second run puts **different rows, or the same rows in a
+  different order**, into a partition (after a shuffle without an order, or from a source that changes). Then some rows
+  are stored twice and other rows are **dropped** as repeats: such data needs ``dedupIdColumn``, or an order;
 - a whole batch write is started again without the same ``writeId``: a new write has new names;
 - the message was published and matched no subscription: the topic keeps neither the message nor the id.
 
@@ -59,9 +61,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from cmqd_log.copy import sending
 from cmqd_log.errors import CmqdSourceError, OptionError
-from cmqd_log.schema import OF_THE_LOG
+from cmqd_log.schema import LOG_ID, OF_THE_LOG
+from pyspark_cmqd.sending.default_ids import DIGITS, NO_LOG, DefaultIds, LogRows, check_disjoint
 from pyspark_cmqd.sending.sink_options import SinkOptions, parse_sink_options
-from pyspark_cmqd.sending.sink_requests import DedupIds, chosen_columns, requests_of
+from pyspark_cmqd.sending.sink_requests import chosen_columns, requests_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +80,9 @@ _log = logging.getLogger("pyspark_cmqd")
 @dataclass(frozen=True)
 class Delivered(sending.Delivered, WriterCommitMessage):
     """Result of a task; the broker has stored all of these messages on disk."""
+
+    rows: LogRows | None = None
+    """The rows of a log that have a default id."""
 
 
 class _Sink:
@@ -97,15 +103,25 @@ class _Sink:
             if not (field.name in of_the_log and field.metadata == OF_THE_LOG)
         }
         self.columns: dict[str, str] = chosen_columns(types, options.columns, options.named, (*roles, "dedup_id"))
+        log_ids = (str(field.metadata.get(LOG_ID, "")) for field in schema.fields if field.name == "lsn")
+        self.log: str = next((log_id[:DIGITS] for log_id in log_ids if len(log_id) >= DIGITS), NO_LOG)
 
-    def deliver(self, batches: "Iterable[pa.RecordBatch]", dedup_id: DedupIds) -> Delivered:
+    def deliver(self, batches: "Iterable[pa.RecordBatch]", defaults: DefaultIds) -> Delivered:
         """Send all rows; return when the broker has answered every request.
 
         Raises:
-            RowError: a value cannot be sent.
+            RowError, DoubledRowsError: a row cannot be sent.
             SendError: the broker refused messages, or could not be reached.
         """
-        return asyncio.run(deliver(self.options, self.columns, iter(batches), dedup_id))
+        return asyncio.run(deliver(self.options, self.columns, iter(batches), defaults))
+
+    def check(self, messages: "Sequence[WriterCommitMessage | None]") -> None:
+        """Compare the rows of all tasks.
+
+        Raises:
+            DoubledRowsError: two tasks have sent the same row of a log under the same default id.
+        """
+        check_disjoint(one.rows for one in messages if isinstance(one, Delivered) and one.rows is not None)
 
     def tell(self, event: str, messages: "Sequence[WriterCommitMessage | None]") -> sending.Delivered:
         """Log and return the sum of the tasks' results."""
@@ -129,11 +145,16 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Delivered:
         """Send the rows of a partition."""
-        prefix = f"{self._write_id}:{_task().partitionId()}:"
-        return self._sink.deliver(iterator, lambda row: f"{prefix}{row}")
+        by_place = f"{self._write_id}:{_task().partitionId()}:"
+        return self._sink.deliver(iterator, DefaultIds(by_place, self._write_id, self._sink.log))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log the end of a write; all rows are stored."""
+        """Log the end of a write; all rows are stored.
+
+        Raises:
+            DoubledRowsError: two partitions have the same row of a log.
+        """
+        self._sink.check(messages)
         self._sink.tell("written", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -154,10 +175,15 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Delivered:
         """Send the rows of a partition of a batch."""
-        return self._sink.deliver(iterator, stream_names(_task()))
+        return self._sink.deliver(iterator, stream_ids(_task(), self._sink.log))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Log the end of a batch; all rows are stored."""
+        """Log the end of a batch; all rows are stored.
+
+        Raises:
+            DoubledRowsError: two partitions have the same row of a log.
+        """
+        self._sink.check(messages)
         self._sink.tell(f"batch {batchId} written", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -168,22 +194,29 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._sink.tell(f"batch {batchId} failed after sending", messages)
 
 
-def stream_names(task: TaskContext) -> DedupIds:
-    """Return the dedup ids of a stream's task: a row of a batch of a query has the same id in every attempt."""
-    query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
-    if not query or not batch:
+class _NoIds(DefaultIds):
+    """In place of default ids in a stream that cannot be named."""
 
-        def refuse(_row: int) -> str:
+    def take(self, rows: Iterable[tuple[int, int | None, int | None]]) -> list[str]:
+        """Refuse all rows; see the base."""
+        if any(True for _ in rows):
             # A made-up id would differ in every attempt, and the broker would store repeated rows twice.
             raise CmqdSourceError(
                 "this version of Spark does not pass the query and batch to a task; set dedupIdColumn"
             )
+        return []
 
-        return refuse
+
+def stream_ids(task: TaskContext, log: str = NO_LOG) -> DefaultIds:
+    """Return the default ids of a stream's task: a row of a batch of a query has the same id in every attempt."""
+    query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
+    if not query or not batch:
+        return _NoIds("", "")
     # 16 characters instead of 36, so that the whole fits into 64 bytes.
     digest = hashlib.blake2b(query.encode(), digest_size=12).digest()
-    prefix = f"{base64.urlsafe_b64encode(digest).decode()}:{batch}:{task.partitionId()}:"
-    return lambda row: f"{prefix}{row}"
+    by_place = f"{base64.urlsafe_b64encode(digest).decode()}:{batch}:{task.partitionId()}:"
+    # The batch is part of the write: a join with a log can send a row again in a later batch, and that is no repeat.
+    return DefaultIds(by_place, f"{query}:{batch}", log)
 
 
 def _task() -> TaskContext:
@@ -193,12 +226,12 @@ def _task() -> TaskContext:
 
 
 async def deliver(
-    options: SinkOptions, columns: Mapping[str, str], batches: "Iterator[pa.RecordBatch]", dedup_id: DedupIds
+    options: SinkOptions, columns: Mapping[str, str], batches: "Iterator[pa.RecordBatch]", defaults: DefaultIds
 ) -> Delivered:
     """Send the rows of batches, with several requests in progress; return when the broker has answered all of them.
 
     Raises:
-        RowError: a value cannot be sent.
+        RowError, DoubledRowsError: a row cannot be sent.
         SendError: the broker refused messages, or could not be reached with all repeats.
     """
     batch = next(batches, None)
@@ -221,11 +254,12 @@ async def deliver(
     async with sending.sender_to(target, product="pyspark-cmqd", name="spark") as sender:
         first_row = 0
         while batch is not None:
-            for request in requests_of(batch, columns, dedup_id, first_row, sender.most):
+            for request in requests_of(batch, columns, defaults, first_row, sender.most):
                 await sender.add(request)
             first_row += batch.num_rows
             # In a thread, because Spark may need minutes for the next rows: in this thread replies would not be read
             # meanwhile, and without heartbeats the broker would close the connection.
             batch = await asyncio.to_thread(next, batches, None)
         await sender.drain()
-    return Delivered(**vars(sender.total))
+    rows = defaults.rows.compact() if len(defaults.rows) else None
+    return Delivered(**vars(sender.total), rows=rows)

@@ -9,16 +9,19 @@ headers. A row is identified by its number within its partition.
 # pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from itertools import repeat
+from typing import Any
 
 import pyarrow as pa
 
 from cmqd_log.copy.requests import MAX_REQUEST_BYTES, Request
 from cmqd_log.errors import CmqdSourceError
+from cmqd_log.schema import COLUMNS
 from cmqd_protocol.limits import MAX_DEDUP_ID_BYTES
+from pyspark_cmqd.sending.default_ids import DefaultIds
 
-DedupIds: TypeAlias = Callable[[int], str]
-"""Returns the id of a row without an id of its own, by the number of the row within the partition."""
+ROWS_OF_A_LOG = ("lsn", "row_index")
+"""Columns that name a row of a log, if a frame has both with the types of the source."""
 
 
 class ColumnError(CmqdSourceError, ValueError):
@@ -49,7 +52,7 @@ class RowError(CmqdSourceError, ValueError):
 def chosen_columns(
     types: Mapping[str, str], columns: Mapping[str, str], named: frozenset[str], roles: Sequence[str]
 ) -> dict[str, str]:
-    """Return the columns of the DataFrame by role.
+    """Return the columns of the DataFrame by role; ``ROWS_OF_A_LOG`` are roles too.
 
     Args:
         types: name of the type (``DataType.simpleString``) by column of the DataFrame.
@@ -73,6 +76,8 @@ def chosen_columns(
         if not _TYPES[role](found):
             raise ColumnError(column, f"has type {found}; the column of {role} must be {_ALLOWED[role]}")
         chosen[role] = column
+    if all(types.get(name) == COLUMNS[name] for name in ROWS_OF_A_LOG):
+        chosen |= {name: name for name in ROWS_OF_A_LOG}
     return chosen
 
 
@@ -96,19 +101,19 @@ _ALLOWED = {
 
 
 def requests_of(
-    batch: pa.RecordBatch, columns: Mapping[str, str], dedup_id: DedupIds, first_row: int, most: int
+    batch: pa.RecordBatch, columns: Mapping[str, str], defaults: DefaultIds, first_row: int, most: int
 ) -> Iterator[Request]:
     """Yield the rows of an Arrow batch as requests, in order.
 
     Args:
         batch: the rows.
         columns: column by role; see ``chosen_columns``.
-        dedup_id: returns the id of a row without an id of its own.
+        defaults: the ids of rows without an id of their own.
         first_row: number of the first row within the partition.
         most: maximum number of messages of a request.
 
     Raises:
-        RowError: a value cannot be sent; the requests with earlier rows were yielded.
+        RowError, DoubledRowsError: a row cannot be sent; the requests with the rows of earlier batches were yielded.
     """
     count = batch.num_rows
     body_column = batch.column(columns["body"])
@@ -124,7 +129,7 @@ def requests_of(
         for place, named in enumerate(headers):
             if named:
                 sizes[place] += sum(len(name.encode()) + len(value.encode()) for name, value in named.items())
-    ids = _dedup_ids(batch, columns, dedup_id, first_row)
+    ids = _dedup_ids(batch, columns, defaults, first_row)
     delays = _delays(batch, columns, first_row)
     tags = _tags(batch, columns, first_row)
     keys = _values(batch, columns, "routing_key")
@@ -198,16 +203,20 @@ def _tags(batch: pa.RecordBatch, columns: Mapping[str, str], first_row: int) -> 
     return [tags or [] for tags in values] if any(values) else None
 
 
-def _dedup_ids(batch: pa.RecordBatch, columns: Mapping[str, str], dedup_id: DedupIds, first_row: int) -> list[str]:
+def _dedup_ids(batch: pa.RecordBatch, columns: Mapping[str, str], defaults: DefaultIds, first_row: int) -> list[str]:
     values = _values(batch, columns, "dedup_id")
+    numbers = range(first_row, first_row + batch.num_rows)
+    lsns, indices = (_values(batch, columns, role) or repeat(None) for role in ROWS_OF_A_LOG)
+    rows = zip(numbers, lsns, indices, strict=False)
     if values is None:
-        return [dedup_id(row) for row in range(first_row, first_row + batch.num_rows)]
+        return defaults.take(rows)
+    others = iter(defaults.take([row for row, value in zip(rows, values, strict=True) if value is None]))
     ids: list[str] = []
-    for row, value in enumerate(values, first_row):
-        text = dedup_id(row) if value is None else str(value)
+    for number, value in zip(numbers, values, strict=True):
+        text = next(others) if value is None else str(value)
         if not 1 <= len(text.encode()) <= MAX_DEDUP_ID_BYTES:
             raise RowError(
-                columns["dedup_id"], row, f"is {text!r}; a dedup id must have 1 to {MAX_DEDUP_ID_BYTES} bytes"
+                columns["dedup_id"], number, f"is {text!r}; a dedup id must have 1 to {MAX_DEDUP_ID_BYTES} bytes"
             )
         ids.append(text)
     return ids

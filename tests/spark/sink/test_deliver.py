@@ -22,6 +22,7 @@ from cmqd_log.copy import sending
 from cmqd_log.copy.sending import SendError
 from cmqd_protocol import messages as wire
 from cmqd_protocol.protocol_errors import ErrorCode
+from pyspark_cmqd.sending.default_ids import DefaultIds, DoubledRowsError
 from pyspark_cmqd.sending.sink import Delivered, deliver
 from pyspark_cmqd.sending.sink_options import parse_sink_options
 from pyspark_cmqd.sending.sink_requests import RowError
@@ -50,7 +51,7 @@ def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
 
 async def send(server: LocalServer, rows: Iterator[pa.RecordBatch], **options: str) -> Delivered:
     given = {"url": server.url, "queue": "orders", "batchSize": "10", **options}
-    return await deliver(parse_sink_options(given), {"body": "body"}, rows, lambda row: f"x:{row}")
+    return await deliver(parse_sink_options(given), {"body": "body"}, rows, DefaultIds("x:", "x"))
 
 
 async def test_rows_arrive_in_order_under_the_names_of_their_places(server: LocalServer) -> None:
@@ -127,6 +128,34 @@ async def test_a_bad_row_ends_it_and_is_named(server: LocalServer) -> None:
         await send(server, rows())
 
     assert failed.value.row == 21
+
+
+async def test_a_row_of_a_log_that_comes_twice_is_not_sent(server: LocalServer) -> None:
+    def rows(*lsns: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(
+            {
+                "body": pa.array([b"%d" % lsn for lsn in lsns], pa.binary()),
+                "lsn": pa.array(lsns, pa.int64()),
+                "row_index": pa.array([0] * len(lsns), pa.int32()),
+            }
+        )
+
+    given = parse_sink_options({"url": server.url, "queue": "orders"})
+    columns = {name: name for name in ("body", "lsn", "row_index")}
+
+    delivered = await deliver(given, columns, iter([rows(1, 2), rows(3)]), DefaultIds("", "first"))
+    assert delivered.rows is not None
+    assert delivered.rows.names(9) == ["1:0", "2:0", "3:0"]
+
+    with pytest.raises(DoubledRowsError, match="twice: 1:0 "):
+        await deliver(given, columns, iter([rows(1, 2), rows(3, 1)]), DefaultIds("", "second"))
+    assert set(await server.bodies("orders")) == {b"1", b"2", b"3"}
+    assert {len(request.dedup_ids or ()) for request in server.link.of(wire.SendMessages)} == {2, 1}
+
+    # The same write again, by another task and in another order, as after a failure: the broker knows the rows.
+    again = await deliver(given, columns, iter([rows(3, 2, 1)]), DefaultIds("other", "first"))
+    assert again.messages == 3
+    assert len(await server.bodies("orders")) <= 5
 
 
 async def test_a_server_that_starts_late_is_waited_for(server: LocalServer) -> None:
@@ -223,7 +252,7 @@ async def test_a_refusal_in_the_middle_of_an_ordered_write_leaves_a_beginning(se
 
 async def publish(server: LocalServer, rows: Iterator[pa.RecordBatch], **options: str) -> Delivered:
     given = {"url": server.url, "topic": "news", "batchSize": "10", **options}
-    return await deliver(parse_sink_options(given), {"body": "body"}, rows, lambda row: f"x:{row}")
+    return await deliver(parse_sink_options(given), {"body": "body"}, rows, DefaultIds("x:", "x"))
 
 
 async def a_topic(server: LocalServer, **attributes: Any) -> None:
@@ -308,7 +337,7 @@ async def test_an_id_of_an_earlier_row_does_not_break_the_order(server: LocalSer
     server.link.refuse(wire.SendMessages, ErrorCode.BUSY, retry_after_ms=1)
     given = parse_sink_options({"url": server.url, "queue": "orders", "batchSize": "2", "ordered": "true"})
 
-    await deliver(given, {"body": "body", "dedup_id": "dedup_id"}, iter([rows]), lambda row: f"x:{row}")
+    await deliver(given, {"body": "body", "dedup_id": "dedup_id"}, iter([rows]), DefaultIds("x:", "x"))
 
     assert await server.bodies("orders") == [b"0", b"1", b"2", b"4", b"5", b"6", b"7"]
 
@@ -373,9 +402,7 @@ async def test_an_ordered_write_keeps_its_order_over_kills_of_a_real_broker(tmp_
             # At a rate, so that messages are left after every start.
             options = {"ordered": "true", "batchSize": "8", "retries": "50", "maxMessagesPerSecond": "3000"}
             given = parse_sink_options({"url": broker.url, "queue": "orders", **options})
-            sending = asyncio.create_task(
-                deliver(given, {"body": "body"}, batches(*[100] * 60), lambda row: f"x:{row}")
-            )
+            sending = asyncio.create_task(deliver(given, {"body": "body"}, batches(*[100] * 60), DefaultIds("x:", "x")))
             crashed: list[int] = []
             for least in (rows // 10, rows // 3):
                 while await stored() < least:  # noqa: ASYNC110 - the server has no push for this

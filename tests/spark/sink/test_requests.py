@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from cmqd_log.copy.requests import MAX_REQUEST_BYTES, Request
-from pyspark_cmqd.sending.sink_requests import ColumnError, RowError, requests_of
+from pyspark_cmqd.sending.default_ids import DefaultIds, DoubledRowsError
+from pyspark_cmqd.sending.sink_requests import ColumnError, RowError, chosen_columns, requests_of
 
 pytestmark = pytest.mark.spark
 
@@ -27,9 +28,13 @@ def batch(**columns: Any) -> pa.RecordBatch:
     )
 
 
-def requests(most: int = 256, first_row: int = 0, **columns: Any) -> list[Request]:
+def requests(
+    most: int = 256, first_row: int = 0, *, defaults: DefaultIds | None = None, **columns: Any
+) -> list[Request]:
     made = batch(**columns)
-    return list(requests_of(made, {name: name for name in columns}, lambda row: f"row-{row}", first_row, most))
+    return list(
+        requests_of(made, {name: name for name in columns}, defaults or DefaultIds("row-", "write"), first_row, most)
+    )
 
 
 def test_rows_are_cut_into_requests_and_named_by_their_place() -> None:
@@ -107,11 +112,62 @@ def test_a_value_that_cannot_be_sent_is_named(columns: dict[str, Any], column: s
     assert (refused.value.column, refused.value.row) == (column, row)
 
 
+def log_rows(*pairs: tuple[int | None, int | None]) -> dict[str, Any]:
+    return {
+        "body": [b"x"] * len(pairs),
+        "lsn": pa.array([lsn for lsn, _ in pairs], pa.int64()),
+        "row_index": pa.array([index for _, index in pairs], pa.int32()),
+    }
+
+
+def test_a_row_of_a_log_has_its_name_and_other_rows_have_their_place() -> None:
+    defaults = DefaultIds("place-", "monday", "0123abcd")
+
+    (found,) = requests(defaults=defaults, **log_rows((7, 0), (7, 300), (None, 1), (2, None), (-1, 0)))
+
+    write = defaults.by_row[:8]
+    assert found.dedup_ids == [
+        *(f"{write}:0123abcd:7:0", f"{write}:0123abcd:7:300"),
+        *("place-2", "place-3", "place-4"),
+    ]
+    assert defaults.rows.names(9) == ["7:0", "7:300"]
+    longest = requests(defaults=DefaultIds("", "", "0123abcd"), **log_rows((2**55 - 1, 2**31 - 1)))
+    assert len(longest[0].dedup_ids[0]) <= 48
+
+
+def test_an_id_of_the_user_goes_before_the_name_of_a_row_and_may_repeat() -> None:
+    columns = log_rows((7, 0), (7, 0), (7, 0))
+
+    (found,) = requests(defaults=DefaultIds("", "w", "0123abcd"), dedup_id=["mine", "mine", None], **columns)
+
+    assert [name[-13:] for name in found.dedup_ids] == ["mine", "mine", ":0123abcd:7:0"]
+
+
+def test_a_row_of_a_log_that_comes_twice_ends_it_before_the_second() -> None:
+    defaults = DefaultIds("", "w")
+    assert len(requests(defaults=defaults, **log_rows((7, 0), (7, 1), (8, 0)))) == 1
+    with pytest.raises(DoubledRowsError, match=r"twice: 7:1, 8:0 \(lsn:row_index\)\. The broker answers a repeat"):
+        requests(defaults=defaults, **log_rows((7, 1), (9, 0), (8, 0)))
+
+    with pytest.raises(DoubledRowsError, match="twice: 9:600 "):
+        requests(defaults=DefaultIds("", "w"), **log_rows((9, 600), (8, 0), (9, 600)))
+
+
+def test_columns_are_those_of_a_log_by_name_and_type_alone() -> None:
+    columns = {"body": "body"}
+
+    def chosen(**types: str) -> dict[str, str]:
+        return chosen_columns({"body": "string", **types}, columns, frozenset({"body"}), ("body",))
+
+    assert chosen(lsn="bigint", row_index="int") == {"body": "body", "lsn": "lsn", "row_index": "row_index"}
+    assert chosen(lsn="string", row_index="int") == chosen(lsn="bigint") == chosen(row_index="int") == columns
+
+
 def test_no_rows_make_no_request() -> None:
     assert requests(body=pa.array([], pa.binary())) == []
 
 
 def test_errors_reach_the_driver_whole() -> None:
-    for error in (RowError("body", 3, "is null"), ColumnError("body", "is missing")):
+    for error in (RowError("body", 3, "is null"), ColumnError("body", "is missing"), DoubledRowsError("7:0")):
         again = pickle.loads(pickle.dumps(error))
         assert (type(again), str(again)) == (type(error), str(error))

@@ -1,7 +1,10 @@
 """``df.write.format("cmqd")`` and ``df.writeStream.format("cmqd")`` against a real broker."""
 
 import asyncio
+import json
 import os
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -13,7 +16,9 @@ from msgspec import structs
 
 from cmqd_client import Client, FilterType, Queue, connect
 from cmqd_log.errors import CmqdSourceError
-from pyspark_cmqd.sending.sink import BATCH_ID, QUERY_ID, stream_names
+from cmqd_log.schema import LOG_ID
+from cmqd_segment.manifest import read_manifest
+from pyspark_cmqd.sending.sink import BATCH_ID, QUERY_ID, stream_ids
 from support.processes.running_broker import RunningBroker
 from support.spark.log_folder import queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS
@@ -28,8 +33,13 @@ ARROW_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with RunningBroker(tmp_path_factory.mktemp("broker"), "--durability", "os") as broker:
+def broker_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("broker")
+
+
+@pytest.fixture(scope="module")
+def broker(broker_folder: Path) -> Iterator[RunningBroker]:
+    with RunningBroker(broker_folder, "--durability", "os") as broker:
         yield broker
 
 
@@ -137,6 +147,89 @@ def test_rows_of_a_log_are_not_dropped_because_their_producers_used_an_id_twice(
 
     write(log, broker, queue=queue, dedupIdColumn="dedup_id")
     assert len(taken(broker, queue)) == 3
+
+
+@pytest.fixture
+def log(spark: "SparkSession", tmp_path: Path) -> "DataFrame":
+    """A log of four messages in two rows."""
+    rows = [sends(7, 0, 2), sends(7, 2, 2)]
+    write_folder(tmp_path / "data", [[([queue_created(7, "orders")], [], NOW_MS), *rows]])
+    return spark.read.format("cmqd").load(str(tmp_path / "data"))
+
+
+def test_rows_of_a_log_have_permanent_ids(
+    spark: "SparkSession", broker: RunningBroker, broker_folder: Path, queue: str, log: "DataFrame", tmp_path: Path
+) -> None:
+    log_id = read_manifest(tmp_path / "data").log_id
+    assert log.schema["lsn"].metadata == {LOG_ID: log_id}
+
+    write(log, broker, queue=queue, writeId="monday")
+    # Another order and other partitions: the place of a row does not count.
+    write(log.orderBy("position", ascending=False).repartition(3), broker, queue=queue, writeId="monday")
+    assert count(broker, queue) == 4
+    write(log, broker, queue=queue)
+    assert count(broker, queue) == 8
+
+    stored = spark.read.format("cmqd").options(queue=queue, includeActive="true").load(str(broker_folder / "data"))
+    ids = [row.dedup_id for row in stored.orderBy("position").collect()]
+    assert {len(name.split(":")[0]) for name in ids} == {8}
+    names = [f"{log_id[:8]}:{lsn}:{index}" for lsn in (2, 3) for index in (0, 1)]
+    assert [name.partition(":")[2] for name in ids] == names * 2
+    assert len({name.partition(":")[0] for name in ids}) == 2
+
+
+def test_a_write_with_a_row_of_a_log_twice_fails(broker: RunningBroker, queue: str, log: "DataFrame") -> None:
+    twice = log.union(log)
+
+    with pytest.raises(
+        Exception, match=r"DoubledRowsError: two partitions have the same rows of the log: 2:0, 2:1, 3:0"
+    ):
+        write(twice, broker, queue=queue)
+    assert count(broker, queue) == 4
+    with pytest.raises(Exception, match=r"DoubledRowsError: a partition has rows of the log twice: 2:0, 2:1"):
+        write(twice.coalesce(1), broker, queue=queue)
+    assert len(taken(broker, queue)) == 4
+
+    write(twice.drop("lsn"), broker, queue=queue)
+    assert len(taken(broker, queue)) == 8
+    write(twice.selectExpr("*", "msg_id AS own"), broker, queue=queue, dedupIdColumn="own")
+    assert len(taken(broker, queue)) == 4
+
+
+def test_a_stream_with_a_row_of_a_log_twice_fails(
+    spark: "SparkSession", broker: RunningBroker, queue: str, log: "DataFrame", tmp_path: Path
+) -> None:
+    def run_stream(frame: "DataFrame", checkpoint: str) -> None:
+        writer = frame.writeStream.format("cmqd").options(url=broker.url, queue=queue)
+        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(QUERY_SECONDS)
+
+    source = spark.readStream.format("cmqd").load(str(tmp_path / "data"))
+    with pytest.raises(Exception, match="DoubledRowsError: two partitions have the same rows of the log"):
+        run_stream(source.union(spark.readStream.format("cmqd").load(str(tmp_path / "data"))), "twice")
+    assert len(taken(broker, queue)) == 4
+
+    run_stream(source, "once")
+    assert len(taken(broker, queue)) == 4
+
+
+def test_the_rows_of_a_task_that_spark_repeats_are_stored_once(
+    broker: RunningBroker, queue: str, log: "DataFrame", tmp_path: Path
+) -> None:
+    settings = {"folder": str(tmp_path / "spark"), "data": str(tmp_path / "data"), "url": broker.url, "queue": queue}
+    (tmp_path / "spark").mkdir()
+    command = [sys.executable, "-m", "support.spark.repeated_task", json.dumps(settings)]
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths}
+
+    driver = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=QUERY_SECONDS)
+
+    assert driver.returncode == 0, driver.stderr[-2000:]
+    attempts = sorted(path.name for path in (tmp_path / "spark").glob("attempt-*"))
+    assert attempts == ["attempt-0", "attempt-1"]
+    assert Counter(message.body for message in taken(broker, queue)) == Counter(
+        row.body for row in log.select("body").collect()
+    )
 
 
 def test_each_write_is_one_of_its_own_unless_it_has_a_name(
@@ -303,14 +396,25 @@ def test_a_row_of_a_stream_has_one_name_in_every_run_and_no_other_has_it() -> No
 
     def name(row: int = 0, partition: int = 0, **properties: str) -> str:
         task: Any = FakeTask(partition, **{"query": query, "batch": "5", **properties})
-        return stream_names(task)(row)
+        return stream_ids(task).take([(row, None, None)])[0]
 
     assert name() == name()
     assert len({name(), name(1), name(0, 1), name(batch="6"), name(query="other"), name(1, 1)}) == 6
-    assert len(stream_names(cast("Any", longest))(2**31)) <= 64
+    assert len(stream_ids(cast("Any", longest)).take([(2**31, None, None)])[0]) <= 64
+
+
+def test_a_row_of_a_log_has_one_name_in_every_partition_of_a_batch_of_a_stream() -> None:
+    def name(partition: int = 0, lsn: int = 7, index: int = 1, log: str = "0123abcd", **properties: str) -> str:
+        task: Any = FakeTask(partition, **{"query": "query", "batch": "5", **properties})
+        return stream_ids(task, log).take([(0, lsn, index)])[0]
+
+    assert name() == name(partition=3)
+    assert name()[8:] == ":0123abcd:7:1"
+    others = {name(batch="6"), name(query="other"), name(lsn=8), name(index=2), name(log="0123abce")}
+    assert len(others | {name()}) == 6
 
 
 def test_a_stream_that_cannot_name_its_rows_fails() -> None:
     task: Any = FakeTask(0, query="x")
     with pytest.raises(CmqdSourceError, match="set dedupIdColumn"):
-        stream_names(task)(0)
+        stream_ids(task).take([(0, None, None)])
