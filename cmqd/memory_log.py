@@ -494,6 +494,9 @@ class MemoryLog:
             lsn = _header(parts).lsn
             asyncio.get_running_loop().call_soon(lambda: self.on_checkpoint_done(lsn))
 
+    def tell_changes(self, changed: Sequence[int], unwanted: Sequence[int]) -> None:
+        """See ``Log``. No program reads these rows."""
+
     def closed_segments(self) -> list[SegmentReport]:
         """See ``Log``."""
         return [segment for segment in self.disk.segments if segment.number not in self._dropping]

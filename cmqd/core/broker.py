@@ -52,6 +52,7 @@ class Broker:
         self.subscriptions: Mapping[int, Subscription] = facts.topics.subscriptions
         self.schedules: Mapping[int, Schedule] = facts.schedules.by_id
         self.live_in = facts.live_in
+        self.changes_in = facts.queues.changes_in
 
         self._open_messages(parts)
         self._open_queues(parts)

@@ -198,6 +198,17 @@ class Log(Protocol):
         """
         ...
 
+    def tell_changes(self, changed: Sequence[int], unwanted: Sequence[int]) -> None:
+        """Tell what happened to the messages of closed segments, ahead of the end of a checkpoint.
+
+        A log whose rows are read by programs keeps how messages left beside the segments that stay, before the rows go.
+
+        Args:
+            changed: segments of which messages left their queues, or came back, since the checkpoint before.
+            unwanted: segments without a wanted message, which the caller will drop.
+        """
+        ...
+
     def closed_segments(self) -> list[SegmentReport]:
         """Return the segments that take no more rows, ascending, without segments that are being dropped.
 

@@ -63,6 +63,7 @@ from cmqd.server.log_upkeep.checkpoints import Checkpoints, KeptCheckpoints
 from cmqd.server.log_upkeep.disk_state import DiskState
 from cmqd.server.log_upkeep.pins import Pins
 from cmqd.server.log_upkeep.reclaim import Reclaim
+from cmqd.server.log_upkeep.segment_changes import SegmentChanges
 from cmqd.server.log_upkeep.storage_watch import StorageWatch
 from cmqd.server.loop.agenda_timer import AgendaTimer
 from cmqd.server.loop.background_tasks import BackgroundTasks
@@ -268,6 +269,15 @@ def _add_upkeep(assembly: Assembly, given: Surroundings) -> None:
     events = assembly.get(BrokerEvents)
     lines, next_deadline_ms = assembly.get(Publishes).lines, broker.next_deadline_ms
     assembly.make(AgendaTimer, clock_ms=clock.now_ms, next_deadline_ms=next_deadline_ms, lines=lines, tick=events.tick)
+    # By the clock itself: the time of the poll would begin an I/O batch.
+    assembly.make(Pins, now_ms=clock.now_ms)
+    reclaim = assembly.make(Reclaim, live_in=broker.live_in, now_ms=clock.now_ms)
+    assembly.make(
+        SegmentChanges,
+        live_in=broker.live_in,
+        changes_in=broker.changes_in,
+        is_kept=lambda segment: not reclaim.is_due(segment),
+    )
     assembly.make(
         Checkpoints,
         # Each part is true for a closed row: later records have a higher LSN.
@@ -275,9 +285,6 @@ def _add_upkeep(assembly: Assembly, given: Surroundings) -> None:
         is_behind=lambda: log.pending.bytes >= settings.busy_pending_bytes // 2,
         timer=given.timer,
     )
-    # By the clock itself: the time of the poll would begin an I/O batch.
-    assembly.make(Pins, now_ms=clock.now_ms)
-    assembly.make(Reclaim, live_in=broker.live_in, now_ms=clock.now_ms)
     assembly.make(KeptCheckpoints)
     assembly.make(DiskState)
     assembly.make(Halt)

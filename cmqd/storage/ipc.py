@@ -217,6 +217,15 @@ class DeletedNames(Head, frozen=True, tag=8):
     names: list[SourceName]
 
 
+class SegmentChanges(Head, frozen=True, tag=53):
+    """Segments with messages that left or came back since the checkpoint before, and segments without a wanted message.
+    Sent before the end of a checkpoint; takes effect with the end.
+    """
+
+    changed: list[int]
+    unwanted: list[int]
+
+
 # Storage to loop, first socket
 
 
@@ -491,6 +500,7 @@ AnyHead: TypeAlias = (
     | SegmentNames
     | SegmentActors
     | DeletedNames
+    | SegmentChanges
     | LoadAccounts
     | StoreAccounts
     | FolderInUse

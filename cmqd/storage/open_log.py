@@ -31,6 +31,7 @@ from cmqd.storage.folder.catalog import Catalog, SealedFile
 from cmqd.storage.folder.data_folder import Disk
 from cmqd.storage.folder.disk_space import Space
 from cmqd.storage.folder.manifest_freshness import Freshness
+from cmqd.storage.outcomes.rounds import Rounds
 from cmqd.storage.reading.pager import Pager
 from cmqd.storage.recovery.folder_inspection import Recovered
 from cmqd.storage.redundancy.following import Tail
@@ -101,7 +102,8 @@ class OpenLog:
         )
         sides = self.sides = SideFiles(catalog, lambda: space.is_short, lambda: self.drops.is_stopping)
         self.sealer = Sealer(catalog, pager, sides, self._on_sealed, space.can_seal, control.send, self._is_hurried)
-        self.drops = SegmentDrops(catalog, pager, self.sealer, self.durable, space, control, replication, start)
+        rounds = self.rounds = Rounds(catalog, lambda: space.is_short, lambda: self.drops.is_stopping)
+        self.drops = SegmentDrops(catalog, pager, self.sealer, self.durable, space, control, replication, start, rounds)
         self.drop_reclaimed = self.drops.drop_reclaimed
         self.checkpoints = Checkpoints(
             catalog,
@@ -110,6 +112,8 @@ class OpenLog:
             on_done=self._on_checkpoint_done,
             on_full=self._on_checkpoint_abandoned,
             is_hurried=self._is_hurried,
+            rounds=rounds,
+            start=start,
             keep_elsewhere=None if replication is None else replication.keep_checkpoint,
         )
         self.freshness = Freshness(monotonic)
@@ -178,6 +182,9 @@ class OpenLog:
         # The manifest that was just written does not list these files any more, so a crash here leaves no missing file.
         for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
             remove_segment(catalog.segment_path(number))
+        for entry in recovered.dropping:
+            if entry.outcomes_file:
+                (catalog.folder.path / entry.outcomes_file).unlink(missing_ok=True)
         # Not before the start's own files are written: the reserves would take the room that the start was given.
         self.space.begin()
         self._start(self.pager.run())
@@ -280,6 +287,7 @@ class OpenLog:
         self._start(self.sealer.run())
         self._start(self._upkeep())
         self.sides.begin(self._start)
+        self.checkpoints.begin_rounds()
         if leftovers:
             self._control.send(ipc.CheckpointWanted())
 
@@ -479,6 +487,7 @@ class OpenLog:
         await self.durable.reached(last_lsn)
         await self.writer.stopped()
         await self.checkpoints.drained()
+        await self.checkpoints.rounds_ended()
         await self._rolled()
         # A drop writes the manifest, which may belong to the next broker once this close is answered.
         await self.drops.ended()

@@ -5,11 +5,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from cmqd.storage import ipc
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.catalog import Catalog, SealedFile
 from cmqd.storage.folder.disk_space import Space
 from cmqd.storage.folder.freed_blocks import remove
+from cmqd.storage.outcomes.rounds import Rounds
 from cmqd.storage.reading.pager import Pager
 from cmqd.storage.redundancy.replication import Replication
 from cmqd.storage.segments.segment import WritableSegment
@@ -32,6 +35,7 @@ class SegmentDrops:
         control: ipc.Channel,
         replication: Replication | None,
         start: StartTask,
+        rounds: Rounds,
     ) -> None:
         self._catalog = catalog
         self._pager = pager
@@ -41,6 +45,8 @@ class SegmentDrops:
         self._control = control
         self._replication = replication
         self._start = start
+        self._rounds = rounds
+        self._one_checkpoint = asyncio.Lock()
         self._drops: set[asyncio.Task[None]] = set()
         self._removing = asyncio.Lock()
         """Held while a dropped file gives its blocks back. Many segments can be dropped together, and side by side they
@@ -75,15 +81,29 @@ class SegmentDrops:
     async def _drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
         catalog = self._catalog
         if checkpoint is not None:
-            superseded = [older for older in catalog.checkpoints if older != checkpoint]
-            catalog.checkpoints = [checkpoint]
-            await catalog.save()
-            for old in superseded:
-                await asyncio.to_thread((catalog.folder.path / old.file).unlink, missing_ok=True)
+            async with self._one_checkpoint:
+                if not await self._replace_checkpoints(checkpoint):
+                    return
         dropped = await self._reclaim(numbers, None)
         if dropped:
             self._control.send(ipc.SegmentsDropped(dropped))
             self._space.measure()
+
+    async def _replace_checkpoints(self, checkpoint: CheckpointEntry) -> bool:
+        """Replace the checkpoints of a standby, behind a round; return False if the broker stops.
+
+        No loop process counts here: a standby has a round for each of its checkpoints.
+        """
+        catalog = self._catalog
+        superseded = [older for older in catalog.checkpoints if older != checkpoint]
+        if not await self._rounds.run(superseded[0] if superseded else None, checkpoint):
+            return False
+        catalog.checkpoints = [checkpoint]
+        await catalog.save()
+        for old in superseded:
+            await asyncio.to_thread((catalog.folder.path / old.file).unlink, missing_ok=True)
+        await self._rounds.listed()
+        return True
 
     def _start_drop(self, drop: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._start(drop)
@@ -134,6 +154,8 @@ class SegmentDrops:
                         # The close does not wait for all these files. The next start removes them, by the manifest.
                         return None
                     await asyncio.to_thread(remove_segment, catalog.segment_path(number), self.is_hurried)
+                    if file := entries[number].outcomes_file:
+                        await asyncio.to_thread((catalog.folder.path / file).unlink, missing_ok=True)
             await asyncio.to_thread(sync_folder, catalog.folder.segments)
             for number in entries:
                 del catalog.dropping[number]
@@ -151,10 +173,13 @@ class SegmentDrops:
         if segment is None or segment.last_lsn > catalog.droppable_lsn:
             return
         if isinstance(segment, SealedFile):
-            entries[number] = catalog.sealed.pop(number).entry
+            entry = catalog.sealed.pop(number).entry
         elif self._sealer.withdraw(number) is not None:
             unsealed[number] = catalog.open.pop(number)
-            entries[number] = segment.entry()
+            entry = segment.entry()
+        else:
+            return
+        entries[number] = structs.replace(entry, outcomes=catalog.outcomes.pop(number, None))
 
 
 def remove_segment(path: Path, is_hurried: Callable[[], bool] = lambda: True) -> None:

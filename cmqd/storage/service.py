@@ -38,6 +38,7 @@ from cmqd.log.values import Durability
 from cmqd.storage import ipc
 from cmqd.storage.folder.data_folder import DataFolder, Disk, boot_id, process_name
 from cmqd.storage.open_log import OpenLog
+from cmqd.storage.outcomes.rounds import Changes
 from cmqd.storage.reading.history_reads import HistoryReads
 from cmqd.storage.recovery.folder_inspection import inspect, put_right
 from cmqd.storage.recovery.recovery_stream import Chunk, recovery_stream
@@ -189,6 +190,8 @@ class StorageService:
                 self.log.sealer.actors_told(head)
             case ipc.DeletedNames(names):
                 self.log.checkpoints.lacks(names)
+            case ipc.SegmentChanges(changed, unwanted):
+                self.log.checkpoints.changed(Changes(changed, unwanted))
             case ipc.SealNow(request_id):
                 self._start(self.log.seal_now(request_id))
             case ipc.DescribeActive(request_id):

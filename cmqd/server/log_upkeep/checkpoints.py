@@ -11,9 +11,10 @@ from typing import Final
 from cmqd.log.interface import Log
 from cmqd.log.log_errors import LogFailed
 from cmqd.server.log_upkeep.reclaim import Reclaim
+from cmqd.server.log_upkeep.segment_changes import SegmentChanges
 from cmqd.server.loop.clock import BrokerClock
 from cmqd.server.part import part
-from cmqd_segment.checkpoint import AnyPart
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd
 
 SLICE_S: Final = 0.001
 PAUSE_S: Final = 0.002
@@ -57,6 +58,7 @@ class Checkpoints:
     """Returns True while the storage has more to write than it should."""
     timer: Callable[[], float]
     """Returns the seconds of a clock that never goes back, to measure slices by."""
+    changes: SegmentChanges
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
     def __post_init__(self) -> None:
@@ -107,6 +109,13 @@ class Checkpoints:
     async def _write(self) -> None:
         stop_at = self.timer() + SLICE_S
         for checkpoint_part in self.begin():
+            if isinstance(checkpoint_part, CheckpointEnd):
+                if self._is_final:
+                    self.changes.tell_all()
+                else:
+                    await self.changes.tell()
+                    if self._is_stopped:
+                        return
             self.log.write_checkpoint(checkpoint_part)
             if self.is_behind():
                 await self.sleep(BUSY_PAUSE_S)

@@ -24,6 +24,7 @@ from cmqd_segment.manifest import (
     CheckpointEntry,
     LossEntry,
     Manifest,
+    OutcomesEntry,
     Restored,
     SegmentEntry,
     SegmentState,
@@ -106,6 +107,10 @@ class Catalog:
         self.dropped: list[tuple[int, int]] = []
         self.losses: list[LossEntry] = []
         self.checkpoints: list[CheckpointEntry] = []
+        self.outcomes: dict[int, OutcomesEntry] = {}
+        """Outcomes of the segments, by number (``cmqd.storage.outcomes``)."""
+        self.outcomes_lsn = 1 << 63
+        """Rows up to this LSN need not stay for outcomes."""
         self.clean = False
         self.next_number = 1
         self.log_id = ""
@@ -124,8 +129,8 @@ class Catalog:
 
     @property
     def droppable_lsn(self) -> int:
-        """Segments that end at or below this are covered by the oldest kept checkpoint."""
-        return self.checkpoints[0].lsn if self.checkpoints else 0
+        """Segments that end at or below this are covered by the oldest kept checkpoint, and by outcomes."""
+        return min(self.checkpoints[0].lsn, self.outcomes_lsn) if self.checkpoints else 0
 
     def segments(self) -> Iterator[Segment]:
         """Yield the segments that may hold rows, ascending by number, and so by LSN and by position."""
@@ -168,6 +173,9 @@ class Catalog:
             number: msgspec.structs.replace(entry, state=SegmentState.DROPPING)
             for number, entry in self.dropping.items()
         }
+        for number, outcomes in self.outcomes.items():
+            if number in entries:
+                entries[number] = msgspec.structs.replace(entries[number], outcomes=outcomes)
         if self.preparing is not None:
             entries[self.preparing] = SegmentEntry(self.preparing, SegmentState.PREPARING)
         return Manifest(

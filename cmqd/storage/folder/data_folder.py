@@ -147,6 +147,7 @@ class DataFolder:
         """Return the files in the folders of the log that the manifest does not list."""
         listed = {self.path / entry.file for entry in (*manifest.segments, *manifest.checkpoints)}
         listed |= {self.path / entry.side_file for entry in manifest.segments if entry.side is not None}
+        listed |= {self.path / entry.outcomes_file for entry in manifest.segments if entry.outcomes_file}
         unlisted: list[Path] = []
         for folder in (self.segments, self.checkpoints):
             for path in sorted(folder.iterdir()):

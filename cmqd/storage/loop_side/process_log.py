@@ -350,6 +350,10 @@ class StorageProcessLog:
         if (chunk := self._checkpoint.take(part)) is not None:
             control.send(*chunk)
 
+    def tell_changes(self, changed: Sequence[int], unwanted: Sequence[int]) -> None:
+        """See ``Log``."""
+        self._channel(self._control).send(ipc.SegmentChanges(list(changed), list(unwanted)))
+
     def closed_segments(self) -> list[SegmentReport]:
         """See ``Log``."""
         return list(self._segments.values())

@@ -44,6 +44,7 @@ from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import (
     MANIFEST_FORMAT,
     MANIFEST_NAME,
+    OUTCOMES_SUFFIX,
     SIDE_SUFFIX,
     UNFINISHED,
     CacheOf,
@@ -51,6 +52,7 @@ from cmqd_segment.manifest import (
     LossEntry,
     Manifest,
     ManifestError,
+    OutcomesEntry,
     Restored,
     SegmentEntry,
     SegmentState,
@@ -89,6 +91,8 @@ class Recovered:
         self.damage: list[str] = []
         self.sealed: list[SealedFile] = []
         self.leftovers: list[Leftover] = []
+        self.outcomes: dict[int, OutcomesEntry] = {}
+        """Outcomes of the segments whose files are there, by number."""
         self.checkpoints: list[CheckpointEntry] = []
         """Usable checkpoints, oldest first."""
         self.losses: list[LossEntry] = list(manifest.losses)
@@ -158,6 +162,11 @@ class Recovered:
             # With an engine the starts are the epochs of the log, the same in the folders of all brokers.
             catalog.starts = with_start(manifest.starts, new_start_number(), self.last_lsn + 1)
         catalog.dropped = merge_ranges(self.reclaimed)
+        catalog.outcomes = self.outcomes
+        # Without a missing row the first round begins with row 1; a crash may have come between the first checkpoint
+        # and that round.
+        is_covered = bool(catalog.dropped or catalog.losses or self.outcomes)
+        catalog.outcomes_lsn = catalog.checkpoints[0].lsn if is_covered and catalog.checkpoints else 0
         return catalog
 
     @property
@@ -231,7 +240,9 @@ def _inspect(
     # Coverage last: it needs the range of every segment, and the losses that the checks have found.
     _check_checkpoints(recovered)
     for entry in manifest.segments:
-        _check_segment(recovered, entry, power_lost)
+        _check_outcomes(recovered, entry)
+        # The outcomes of a segment change while the segment does not: the catalog has them apart.
+        _check_segment(recovered, msgspec.structs.replace(entry, outcomes=None), power_lost)
     _check_coverage(recovered, power_lost)
     if recovered.damage and not accept_loss:
         raise DamagedError(
@@ -437,6 +448,28 @@ def _with_side(recovered: Recovered, entry: SegmentEntry) -> SegmentEntry:
         problem = f"has {size} bytes instead of {side.bytes}"
     recovered.find("side_file", f"{entry.side_file} {problem} and is made anew")
     return msgspec.structs.replace(entry, side=None)
+
+
+def _check_outcomes(recovered: Recovered, entry: SegmentEntry) -> None:
+    """Keep the outcomes of a segment if their file is there, with its size.
+
+    Not damage: the log is whole without the file, and readers tell the messages that it told as unknown.
+    """
+    outcomes = entry.outcomes
+    if outcomes is None or entry.state is SegmentState.DROPPING:
+        return
+    file = entry.outcomes_file
+    if file:
+        try:
+            size = (recovered.folder.path / file).stat().st_size
+        except FileNotFoundError:
+            recovered.find("outcomes", f"{file} is missing: how messages left is unknown as far as it alone told it")
+            return
+        if size != outcomes.bytes:
+            text = f"{file} has {size} bytes instead of {outcomes.bytes}: how messages left is unknown as far as it"
+            recovered.find("outcomes", f"{text} alone told it")
+            return
+    recovered.outcomes[entry.number] = outcomes
 
 
 def _check_leftover(recovered: Recovered, entry: SegmentEntry, path: Path, power_lost: bool) -> None:
@@ -648,8 +681,9 @@ def put_right(recovered: Recovered) -> None:
         recovered.find("set_aside", f"{path.name} was {'copied' if keep else 'moved'} to {target}")
     # By the manifest of the start before: files that are new in this start do not exist yet.
     for path in folder.strangers(recovered.manifest):
-        if path.suffix in (".tmp", SIDE_SUFFIX) or path.name.endswith(("-shm", "-journal")):
-            # A half-written file of the broker itself, without value, or a side file that came before its manifest.
+        if path.suffix in (".tmp", SIDE_SUFFIX, OUTCOMES_SUFFIX) or path.name.endswith(("-shm", "-journal")):
+            # A half-written file of the broker itself, without value, or a file beside a segment that came before its
+            # manifest, or stayed behind it.
             path.unlink()
             continue
         target = folder.put_aside(path)

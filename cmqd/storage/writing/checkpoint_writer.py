@@ -16,13 +16,14 @@ import io
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from cmqd.storage.durable_lsn import DurableLsn
 from cmqd.storage.folder.catalog import Catalog
 from cmqd.storage.folder.freed_blocks import remove
+from cmqd.storage.outcomes.rounds import Changes, Rounds
 from cmqd.storage.segments.sqlite_thread import to_the_end
 from cmqd.storage.standard_error import complain
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, read_ends
@@ -51,10 +52,13 @@ class Checkpoints:
         on_done: Callable[[int], None],
         on_full: Callable[[], object],
         is_hurried: Callable[[], bool],
+        rounds: Rounds,
+        start: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
         keep_elsewhere: Callable[[int, Path], Awaitable[None]] | None = None,
     ) -> None:
         """Take the parts.
 
+        ``rounds`` runs before the oldest checkpoint goes, in a task that ``start`` begins.
         ``is_hurried`` returns whether a superseded file gives its blocks back at once; called in any thread.
         ``keep_elsewhere`` stores a finished file in the engine, and reads it back.
         """
@@ -65,7 +69,12 @@ class Checkpoints:
         self._on_full = on_full
         self._is_hurried = is_hurried
         self._keep_elsewhere = keep_elsewhere
-        self._parts: asyncio.Queue[tuple[bool, int, bytes, Sequence[SourceName]]] = asyncio.Queue()
+        self._rounds = rounds
+        self._start = start
+        self._round: asyncio.Task[None] | None = None
+        self._changes: Changes | None = None
+        """Told with the checkpoint that ends next."""
+        self._parts: asyncio.Queue[tuple[bool, int, bytes, Sequence[SourceName], Changes | None]] = asyncio.Queue()
         self._lacking: Sequence[SourceName] = ()
         """Names that the next end of a checkpoint lacks."""
         self._file: io.BufferedWriter | None = None
@@ -80,20 +89,28 @@ class Checkpoints:
     def write(self, first: bool, end_lsn: int, frames: bytes) -> None:
         """Take the next parts, as frames; ``first`` begins a checkpoint, ``end_lsn`` (not 0) ends it."""
         lacking: Sequence[SourceName] = ()
+        changes: Changes | None = None
         if end_lsn:
             lacking, self._lacking = self._lacking, ()
+            changes, self._changes = self._changes, None
         self._waiting_bytes += len(frames)
-        self._parts.put_nowait((first, end_lsn, frames, lacking))
+        self._parts.put_nowait((first, end_lsn, frames, lacking, changes))
 
     def lacks(self, names: Sequence[SourceName]) -> None:
         """Keep names of deleted queues and topics with the checkpoint that ends next."""
         self._lacking = names
 
+    def changed(self, changes: Changes) -> None:
+        """Keep what the loop process tells of segments with the checkpoint that ends next."""
+        self._changes = changes
+
     @property
     def droppable_lsn(self) -> int:
         """``Catalog.droppable_lsn`` after the release of every hold."""
         kept = self._catalog.checkpoints[-self._kept :]
-        return kept[0].lsn if kept else 0
+        if not kept:
+            return 0
+        return kept[0].lsn if self._round is None else min(kept[0].lsn, self._catalog.outcomes_lsn)
 
     def hold(self) -> CheckpointEntry | None:
         """Keep the newest checkpoint until its release, or until the end of this process."""
@@ -113,10 +130,52 @@ class Checkpoints:
         return self._take_superseded()
 
     def _take_superseded(self) -> list[CheckpointEntry]:
-        catalog = self._catalog
+        catalog, rounds = self._catalog, self._rounds
         superseded = [entry for entry in catalog.checkpoints[: -self._kept] if entry.number not in self._held]
+        left = [entry for entry in catalog.checkpoints if entry not in superseded]
+        if left and self._round is None:
+            older = self._oldest_to_go(left[0])
+            if older != left[0] and not rounds.moves(older, left[0]):
+                self._round = self._start(self._run_round(older, left[0]))
+        if self._round is not None:
+            # The oldest stays until its round is over, which other checkpoints have no part in.
+            superseded = [entry for entry in superseded if entry is not catalog.checkpoints[0]]
         catalog.checkpoints = [entry for entry in catalog.checkpoints if entry not in superseded]
         return superseded
+
+    def _oldest_to_go(self, oldest_left: CheckpointEntry) -> CheckpointEntry | None:
+        """Return the checkpoint from which the next round goes; ``oldest_left`` if no round is due, None if the round
+        goes from the first row.
+        """
+        catalog = self._catalog
+        oldest = catalog.checkpoints[0]
+        if catalog.outcomes_lsn < oldest.lsn and oldest.number not in self._held:
+            return None
+        return oldest
+
+    async def _run_round(self, older: CheckpointEntry | None, newer: CheckpointEntry) -> None:
+        # Both files are read.
+        held = [entry.number for entry in (older, newer) if entry is not None]
+        self._held.update(held)
+        is_done = await self._rounds.run(older, newer)
+        for number in held:
+            self._held[number] -= 1
+            if not self._held[number]:
+                del self._held[number]
+        if is_done:
+            self._round = None
+            await self.remove_superseded(self._take_superseded())
+            self._on_done(self._catalog.checkpoints[-1].lsn)
+
+    def begin_rounds(self) -> None:
+        """Begin the round that the life before owed."""
+        if superseded := self._take_superseded():
+            self._start(self.remove_superseded(superseded))
+
+    async def rounds_ended(self) -> None:
+        """Wait for the end of the round under way, which ends when the broker stops."""
+        if self._round is not None:
+            await asyncio.wait([self._round])
 
     async def remove_superseded(self, superseded: Sequence[CheckpointEntry]) -> None:
         """Write the manifest, then remove the files: a crash in between leaves unlisted files, which the next start
@@ -125,6 +184,7 @@ class Checkpoints:
         await self._catalog.save()
         for old in superseded:
             await asyncio.to_thread(remove, self._catalog.folder.path / old.file, self._is_hurried)
+        await self._rounds.listed()
 
     async def drained(self) -> None:
         """Wait until every part is written or dropped."""
@@ -138,10 +198,10 @@ class Checkpoints:
         """
         try:
             while True:
-                first, end_lsn, frames, lacking = await self._parts.get()
+                first, end_lsn, frames, lacking, changes = await self._parts.get()
                 self._waiting_bytes -= len(frames)
                 try:
-                    await self._write(first, end_lsn, frames, lacking)
+                    await self._write(first, end_lsn, frames, lacking, changes)
                 except (OSError, CheckpointError) as error:
                     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
@@ -165,7 +225,9 @@ class Checkpoints:
             with contextlib.suppress(OSError):
                 file.close()
 
-    async def _write(self, first: bool, end_lsn: int, frames: bytes, lacking: Sequence[SourceName]) -> None:
+    async def _write(
+        self, first: bool, end_lsn: int, frames: bytes, lacking: Sequence[SourceName], changes: Changes | None
+    ) -> None:
         buffer = self._buffer
         if first:
             self._abandon()
@@ -181,9 +243,9 @@ class Checkpoints:
             buffer.clear()
         if end_lsn:
             self._abandon()
-            await self._finish(end_lsn, lacking)
+            await self._finish(end_lsn, lacking, changes)
 
-    async def _finish(self, end_lsn: int, lacking: Sequence[SourceName]) -> None:
+    async def _finish(self, end_lsn: int, lacking: Sequence[SourceName], changes: Changes | None) -> None:
         await self._durable.reached(end_lsn)
         catalog = self._catalog
         # Not before the rows of the segments that have messages of these queues are counted, and before the manifest
@@ -195,6 +257,7 @@ class Checkpoints:
             # Before the checkpoint counts: rows are reclaimed below it, also in the engine.
             await self._keep_elsewhere(entry.lsn, catalog.folder.path / entry.file)
         catalog.checkpoints = [*catalog.checkpoints, entry]
+        self._rounds.note(entry.number, changes)
         await self.remove_superseded(self._take_superseded())
         self._on_done(entry.lsn)
 

@@ -12,6 +12,7 @@ from cmqd.log.log_errors import LogFailed
 from cmqd.log.values import LogState, SegmentReport, pack_ranges
 from cmqd.memory_log import MemoryLog
 from cmqd.server.log_upkeep.checkpoints import PAUSE_S, SLICE_S, Checkpoints
+from cmqd.server.log_upkeep.segment_changes import SegmentChanges
 from cmqd_protocol import messages as wire
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, SessionsSlice
 from cmqd_segment.records import StoredMessage
@@ -161,8 +162,17 @@ async def test_slices_are_followed_by_pauses_but_not_in_the_last_checkpoint() ->
         yield from [SessionsSlice(0, [])] * 10
         yield CheckpointEnd(0, 11)
 
+    changes = SegmentChanges(
+        log=log, live_in=lambda *_: 0, changes_in=lambda *_: (0, 0), is_kept=lambda _: False, sleep=sleep
+    )
     checkpoints = Checkpoints(
-        loop=asyncio.get_running_loop(), log=log, begin=begin, is_behind=lambda: False, timer=Clock(), sleep=sleep
+        loop=asyncio.get_running_loop(),
+        log=log,
+        begin=begin,
+        is_behind=lambda: False,
+        timer=Clock(),
+        sleep=sleep,
+        changes=changes,
     )
     checkpoints.want()
     await eventually(lambda: log.disk.checkpoints)

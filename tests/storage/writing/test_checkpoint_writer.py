@@ -113,8 +113,16 @@ async def test_a_file_that_is_being_opened_at_the_end_is_closed(tmp_path: Path) 
             return files[0]
 
     catalog: Any = SimpleNamespace(folder=SimpleNamespace(checkpoints=SlowPath(tmp_path)))
+    nothing: Any = None
     checkpoints = Checkpoints(
-        catalog, kept=1, durable=DurableLsn(0), on_done=print, on_full=print, is_hurried=lambda: True
+        catalog,
+        kept=1,
+        durable=DurableLsn(0),
+        on_done=print,
+        on_full=print,
+        is_hurried=lambda: True,
+        rounds=nothing,
+        start=nothing,
     )
     running = asyncio.create_task(checkpoints.run())
     checkpoints.write(True, 0, file_of(HEADER))
