@@ -276,7 +276,7 @@ def _add_upkeep(assembly: Assembly, given: Surroundings) -> None:
         SegmentChanges,
         live_in=broker.live_in,
         changes_in=broker.changes_in,
-        is_kept=lambda segment: not reclaim.is_due(segment),
+        is_kept=reclaim.keeps,
     )
     assembly.make(
         Checkpoints,

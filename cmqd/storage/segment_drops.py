@@ -79,7 +79,6 @@ class SegmentDrops:
         self._start_drop(self._drop_reclaimed(numbers, checkpoint))
 
     async def _drop_reclaimed(self, numbers: Sequence[int], checkpoint: CheckpointEntry | None) -> None:
-        catalog = self._catalog
         if checkpoint is not None:
             async with self._one_checkpoint:
                 if not await self._replace_checkpoints(checkpoint):

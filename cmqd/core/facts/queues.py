@@ -94,7 +94,7 @@ class QueueTable:
         return wanted + (index.rewindable.range_cardinality(first, stop) if index.rewindable_count else 0)
 
     def changes_in(self, queue_id: int, first: int, stop: int) -> tuple[int, int]:
-        """Return the messages at positions ``first .. stop-1`` that are in the queue, and the rewinds of messages of the
+        """Return the number of messages at positions ``first .. stop-1`` in the queue, and of rewound messages of the
         queue. Both stay the same as long as none of these messages leaves the queue or comes back.
         """
         queue = self.by_id.get(queue_id)

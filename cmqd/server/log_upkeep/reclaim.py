@@ -105,7 +105,7 @@ class Reclaim:
             # otherwise bring the deleted messages back.
             if segment.last_lsn > self.log.droppable_lsn or segment.number in self._dropping:
                 continue
-            is_due = self.is_due(segment)
+            is_due = self._is_due(segment)
             if is_due or segment.number not in self._history:
                 is_live = False
                 for queue_id, first, stop in segment.queues:
@@ -118,7 +118,7 @@ class Reclaim:
                 if is_live:
                     continue
             # Again: a pin that was made between two slices counts messages as live that were deleted since.
-            is_due = is_due and self.is_due(segment)
+            is_due = is_due and self._is_due(segment)
             if not is_due and gives_way:
                 gives_way = False
                 is_due = True
@@ -135,10 +135,13 @@ class Reclaim:
         self._history = history
         self.history_bytes = history_bytes
 
-    def is_due(self, segment: SegmentReport) -> bool:
-        """Return whether a segment goes as soon as no message in it is wanted."""
+    def _is_due(self, segment: SegmentReport) -> bool:
         is_history = self.now_ms() - segment.last_ms < self.keep_history_ms
         return not is_history and not self.pins.holds(segment.last_lsn)
+
+    def keeps(self, segment: SegmentReport) -> bool:
+        """Return whether a segment stays without a wanted message."""
+        return not self._is_due(segment)
 
     async def _drop(self, segment: SegmentReport, min_lsn: int) -> None:
         task = asyncio.current_task()

@@ -1,10 +1,11 @@
 """A round: the outcomes of the rows between two checkpoints, written beside the segments. Runs as a child process.
 
-The child reads the job from standard input, and writes the result to standard output, both as msgpack. It holds no lock:
-the storage process, its parent, keeps the checkpoints and the rows of the job until the child ends, and lists the files.
+The child reads the job from standard input, and writes the result to standard output, both as msgpack. It holds no
+lock: the storage process, its parent, keeps the checkpoints and the rows of the job until the child ends, and lists the
+files.
 
-Order: each file by temporary file, fsync, rename; fsync of the folder; result. A crash leaves files that the manifest does
-not list, which the next start removes. The generation before stays until the manifest lists the next.
+Order: each file by temporary file, fsync, rename; fsync of the folder; result. A crash leaves files that the manifest
+does not list, which the next start removes. The generation before stays until the manifest lists the next.
 
 A child with the lowest priority takes the time that commits leave. It dies with its parent: a child that outlived it
 would write under the names of the next broker.

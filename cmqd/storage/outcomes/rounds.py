@@ -5,8 +5,9 @@
       else: a child reads the rows and writes files; the manifest lists them as the checkpoint goes
       without room, after an error or after ten minutes: the known rows begin anew at the end of the newer checkpoint
 
-Dropping wins over outcomes: only a disk with room is made to wait. A segment that has the end of the newer checkpoint, or
-later rows, is left out: what happened to its messages until then stands in its own rows, which stay as long as the segment.
+Dropping wins over outcomes: only a disk with room is made to wait. A segment that has the end of the newer checkpoint,
+or later rows, is left out: what happened to its messages until then stands in its own rows, which stay as long as the
+segment.
 """
 
 import asyncio

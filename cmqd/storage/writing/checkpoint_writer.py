@@ -133,25 +133,17 @@ class Checkpoints:
         catalog, rounds = self._catalog, self._rounds
         superseded = [entry for entry in catalog.checkpoints[: -self._kept] if entry.number not in self._held]
         left = [entry for entry in catalog.checkpoints if entry not in superseded]
-        if left and self._round is None:
-            older = self._oldest_to_go(left[0])
-            if older != left[0] and not rounds.moves(older, left[0]):
+        if left and self._round is None and catalog.outcomes_lsn < left[0].lsn:
+            # From the first row on, if no round was decided yet.
+            oldest = catalog.checkpoints[0]
+            older = oldest if catalog.outcomes_lsn >= oldest.lsn else None
+            if not rounds.moves(older, left[0]):
                 self._round = self._start(self._run_round(older, left[0]))
         if self._round is not None:
             # The oldest stays until its round is over, which other checkpoints have no part in.
             superseded = [entry for entry in superseded if entry is not catalog.checkpoints[0]]
         catalog.checkpoints = [entry for entry in catalog.checkpoints if entry not in superseded]
         return superseded
-
-    def _oldest_to_go(self, oldest_left: CheckpointEntry) -> CheckpointEntry | None:
-        """Return the checkpoint from which the next round goes; ``oldest_left`` if no round is due, None if the round
-        goes from the first row.
-        """
-        catalog = self._catalog
-        oldest = catalog.checkpoints[0]
-        if catalog.outcomes_lsn < oldest.lsn and oldest.number not in self._held:
-            return None
-        return oldest
 
     async def _run_round(self, older: CheckpointEntry | None, newer: CheckpointEntry) -> None:
         # Both files are read.
