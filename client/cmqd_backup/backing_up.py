@@ -111,8 +111,9 @@ def manifest_upto(held: Held) -> Manifest:
         # A restored log begins at the time of its last row: here in 1970.
         raise Refused(f"the log of {held.folder} is empty: there is no row to copy")
     segments = [
-        # Side files repeat their segments, and a broker makes missing ones anew.
-        structs.replace(entry, side=None)
+        # Side files repeat their segments, and a broker makes missing ones anew. Outcomes change while their segment
+        # does not, and a run has each segment once: a restored log begins without.
+        structs.replace(entry, side=None, outcomes=None)
         for entry in manifest.segments
         if entry.state is SegmentState.SEALED and entry.rows and entry.last_lsn <= last_lsn
     ]

@@ -16,6 +16,7 @@ import msgspec
 
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState
+from cmqd_segment.outcomes import OutcomesError, read_outcomes
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import data_checksum, decode_records, meta_checksum
 from cmqd_segment.schema import SegmentFormatError, open_read_only
@@ -43,7 +44,7 @@ class VerifiedFile(NamedTuple):
     problems: list[str]
     """Damage: data is lost."""
     warnings: list[str]
-    """Faults of a side file, which the broker makes anew."""
+    """Faults of a side file, which the broker makes anew, or of outcomes: some messages left in an unknown way."""
 
 
 class RowError(Exception):
@@ -131,6 +132,8 @@ def verify_each(
         if problems and not any(kept.number == segment.number for kept in segments(manifest())):
             problems = []
         yield VerifiedFile(segment.file, problems, [])
+        if segment.outcomes_file:
+            yield _verified_outcomes(manifest, placed, segment)
         if segment.side is None:
             continue
         try:
@@ -144,6 +147,31 @@ def verify_each(
             # The segment was dropped, or its side file made anew.
             warning = ""
         yield VerifiedFile(segment.side_file, [], [warning] if warning else [])
+
+
+def _verified_outcomes(
+    manifest: Callable[[], Manifest],
+    placed: Callable[[str], contextlib.AbstractContextManager[Path]],
+    segment: SegmentEntry,
+) -> VerifiedFile:
+    """Check the outcomes of a segment. A fault costs what they told, and no message."""
+    file, listed = segment.outcomes_file, segment.outcomes
+    assert listed is not None
+    warning = ""
+    try:
+        with placed(file) as folder:
+            if hashlib.sha256((folder / file).read_bytes()).hexdigest() != listed.sha256:
+                warning = f"{file} does not match its checksum in the manifest"
+            else:
+                read_outcomes(folder / file, segment.number, segment.first_lsn, listed.generation)
+    except FileNotFoundError:
+        warning = f"{file} is missing"
+    except (OutcomesError, OSError) as error:
+        warning = f"{file}: {error}"
+    if warning and not any(entry.outcomes_file == file for entry in manifest().segments):
+        # The segment was dropped, or its outcomes replaced.
+        warning = ""
+    return VerifiedFile(file, [], [warning] if warning else [])
 
 
 def verify_side(folder: Path, entry: SegmentEntry) -> str:
