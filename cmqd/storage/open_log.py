@@ -82,12 +82,9 @@ class OpenLog:
             start: runs a task; an exception in the task ends the process.
             replication: the log in an engine, None without redundancy.
         """
-        self.catalog = catalog
+        self.catalog, self.settings, self.disk = catalog, settings, disk
         self.replication = replication
-        self.settings = settings
-        self.disk = disk
-        self._control = control
-        self._start = start
+        self._control, self._start = control, start
         self.durable = DurableLsn(0)
         space = Space(catalog, disk, settings.min_free_bytes, lambda state: control.send(ipc.StateChanged(state)))
         self.space = space
@@ -102,7 +99,9 @@ class OpenLog:
         )
         sides = self.sides = SideFiles(catalog, lambda: space.is_short, lambda: self.drops.is_stopping)
         self.sealer = Sealer(catalog, pager, sides, self._on_sealed, space.can_seal, control.send, self._is_hurried)
-        rounds = self.rounds = Rounds(catalog, lambda: space.is_short, lambda: self.drops.is_stopping)
+        rounds = Rounds(
+            catalog, lambda: self.lending.catch_up(), lambda: space.is_short, lambda: self.drops.is_stopping
+        )
         self.drops = SegmentDrops(catalog, pager, self.sealer, self.durable, space, control, replication, start, rounds)
         self.drop_reclaimed = self.drops.drop_reclaimed
         self.checkpoints = Checkpoints(
@@ -180,11 +179,7 @@ class OpenLog:
             # the loss at all.
             await _empty_wal(catalog.open[number])
         # The manifest that was just written does not list these files any more, so a crash here leaves no missing file.
-        for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
-            remove_segment(catalog.segment_path(number))
-        for entry in recovered.dropping:
-            if entry.outcomes_file:
-                (catalog.folder.path / entry.outcomes_file).unlink(missing_ok=True)
+        _remove_forgotten(catalog, recovered)
         # Not before the start's own files are written: the reserves would take the room that the start was given.
         self.space.begin()
         self._start(self.pager.run())
@@ -538,6 +533,15 @@ class OpenLog:
             await segment.close()
         if self.replication is not None:
             await self.replication.close()
+
+
+def _remove_forgotten(catalog: Catalog, recovered: Recovered) -> None:
+    """Remove the files of segments without rows, and of segments whose drop the life before began."""
+    for number in (*recovered.empty, *(entry.number for entry in recovered.dropping)):
+        remove_segment(catalog.segment_path(number))
+    for entry in recovered.dropping:
+        if entry.outcomes_file:
+            (catalog.folder.path / entry.outcomes_file).unlink(missing_ok=True)
 
 
 async def _empty_wal(segment: WritableSegment) -> None:

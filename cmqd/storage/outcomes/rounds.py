@@ -13,7 +13,7 @@ segment.
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -45,7 +45,22 @@ class Changes(msgspec.Struct, array_like=True, frozen=True):
 class Rounds:
     """Decides about rounds, and runs them one at a time; see the module."""
 
-    def __init__(self, catalog: Catalog, is_short: Callable[[], bool], is_stopping: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        catch_up: Callable[[], Awaitable[object]],
+        is_short: Callable[[], bool],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            catalog: of the folder.
+            catch_up: counts the rows that the loop process has committed: a segment that is behind lacks positions.
+            is_short: whether the disk is nearly full.
+            is_stopping: whether the broker stops.
+        """
+        self._catch_up = catch_up
         self._catalog = catalog
         self._is_short = is_short
         self._is_stopping = is_stopping
@@ -110,6 +125,7 @@ class Rounds:
             return await self._run(older, newer)
 
     async def _run(self, older: CheckpointEntry | None, newer: CheckpointEntry) -> bool:
+        await self._catch_up()
         told = self._between(older, newer)
         unwanted = [] if told is None else told.unwanted
         staying = self.staying(newer, unwanted)

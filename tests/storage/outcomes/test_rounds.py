@@ -75,7 +75,7 @@ class Broker:
         )
         while not steps[step]():  # noqa: ASYNC110 - of the files of another process
             await asyncio.sleep(0)
-        await self.rig.log.kill()
+        await self.place.crash(self.rig.log)
         await self.start()
         await self.covered()
 
