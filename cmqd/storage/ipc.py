@@ -217,7 +217,7 @@ class DeletedNames(Head, frozen=True, tag=8):
     names: list[SourceName]
 
 
-class SegmentChanges(Head, frozen=True, tag=53):
+class SegmentChanges(Head, frozen=True, tag=60):
     """Segments with messages that left or came back since the checkpoint before, and segments without a wanted message.
     Sent before the end of a checkpoint; takes effect with the end.
     """

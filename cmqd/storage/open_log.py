@@ -99,9 +99,7 @@ class OpenLog:
         )
         sides = self.sides = SideFiles(catalog, lambda: space.is_short, lambda: self.drops.is_stopping)
         self.sealer = Sealer(catalog, pager, sides, self._on_sealed, space.can_seal, control.send, self._is_hurried)
-        rounds = Rounds(
-            catalog, lambda: self.lending.catch_up(), lambda: space.is_short, lambda: self.drops.is_stopping
-        )
+        rounds = Rounds(catalog, self._catch_up, lambda: space.is_short, lambda: self.drops.is_stopping)
         self.drops = SegmentDrops(catalog, pager, self.sealer, self.durable, space, control, replication, start, rounds)
         self.drop_reclaimed = self.drops.drop_reclaimed
         self.checkpoints = Checkpoints(
@@ -123,6 +121,9 @@ class OpenLog:
         the line of the sealer already. With an engine, the copy can retire one before ``begin_upkeep``."""
         self._rolling: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
+
+    async def _catch_up(self) -> None:
+        await self.lending.catch_up()
 
     def _is_hurried(self) -> bool:
         return self.drops.is_hurried()
