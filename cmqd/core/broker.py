@@ -52,7 +52,8 @@ class Broker:
         self.subscriptions: Mapping[int, Subscription] = facts.topics.subscriptions
         self.schedules: Mapping[int, Schedule] = facts.schedules.by_id
         self.live_in = facts.live_in
-        self.changes_in = facts.queues.changes_in
+        self.there_in = facts.queues.there_in
+        self.moves_of = facts.moves_of
 
         self._open_messages(parts)
         self._open_queues(parts)

@@ -86,6 +86,8 @@ class LogState(msgspec.Struct, frozen=True, array_like=True):
     """Rows that could not be read since the start; standard error has the details."""
     is_short: bool = False
     """Sends are refused, or will be soon: segments that are kept for history or backups alone should be dropped."""
+    rounds_skipped: int = 0
+    """Times since the start at which rows went before it was kept beside the segments how messages left in them."""
 
 
 class BrokerSeen(msgspec.Struct, frozen=True, array_like=True):

@@ -275,8 +275,10 @@ def _add_upkeep(assembly: Assembly, given: Surroundings) -> None:
     assembly.make(
         SegmentChanges,
         live_in=broker.live_in,
-        changes_in=broker.changes_in,
+        there_in=broker.there_in,
+        moves_of=broker.moves_of,
         is_kept=reclaim.keeps,
+        timer=given.timer,
     )
     assembly.make(
         Checkpoints,

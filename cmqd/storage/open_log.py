@@ -99,7 +99,7 @@ class OpenLog:
         )
         sides = self.sides = SideFiles(catalog, lambda: space.is_short, lambda: self.drops.is_stopping)
         self.sealer = Sealer(catalog, pager, sides, self._on_sealed, space.can_seal, control.send, self._is_hurried)
-        rounds = Rounds(catalog, self._catch_up, lambda: space.is_short, lambda: self.drops.is_stopping)
+        rounds = self._new_rounds()
         self.drops = SegmentDrops(catalog, pager, self.sealer, self.durable, space, control, replication, start, rounds)
         self.drop_reclaimed = self.drops.drop_reclaimed
         self.checkpoints = Checkpoints(
@@ -122,8 +122,17 @@ class OpenLog:
         self._rolling: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
-    async def _catch_up(self) -> None:
-        await self.lending.catch_up()
+    def _new_rounds(self) -> Rounds:
+        async def catch_up() -> None:
+            await self.lending.catch_up()
+
+        return Rounds(
+            self.catalog,
+            catch_up,
+            is_short=lambda: self.space.is_short,
+            is_stopping=lambda: self.drops.is_stopping,
+            on_skipped=self._on_round_skipped,
+        )
 
     def _is_hurried(self) -> bool:
         return self.drops.is_hurried()
@@ -362,6 +371,10 @@ class OpenLog:
 
     def _on_damage(self, _text: str) -> None:
         self.space.damaged_rows += 1
+        self.space.measure()
+
+    def _on_round_skipped(self) -> None:
+        self.space.rounds_skipped += 1
         self.space.measure()
 
     async def _upkeep(self) -> None:

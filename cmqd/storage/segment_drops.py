@@ -95,7 +95,7 @@ class SegmentDrops:
         """
         catalog = self._catalog
         superseded = [older for older in catalog.checkpoints if older != checkpoint]
-        if not await self._rounds.run(superseded[0] if superseded else None, checkpoint):
+        if catalog.outcomes_upto != checkpoint and not await self._rounds.run(catalog.outcomes_upto, checkpoint):
             return False
         catalog.checkpoints = [checkpoint]
         await catalog.save()

@@ -10,6 +10,7 @@ a flipped bit and an unfinished file are all detected.
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
+from typing import BinaryIO
 
 import msgspec
 
@@ -58,18 +59,29 @@ def read_payloads(path: Path, magic: bytes = MAGIC) -> Iterator[bytes]:
     ``magic``: of another kind of file with the same frames.
     """
     with path.open("rb") as file:
-        if file.read(len(magic)) != magic:
-            raise CheckpointError(f"{path.name} does not begin with {magic.decode()}")
-        while head := file.read(_FRAME.size):
-            if len(head) < _FRAME.size:
-                raise CheckpointError(f"{path.name} ends inside a frame")
-            length, checksum = _FRAME.unpack(head)
-            payload = file.read(length) if length <= MAX_PART_BYTES else b""
-            if len(payload) != length:
-                raise CheckpointError(f"{path.name} ends inside a frame")
-            if crc32(payload) != checksum:
-                raise CheckpointError(f"{path.name} is damaged near byte {file.tell()}")
+        check_magic(file, path, magic)
+        while (payload := read_payload(file, path)) is not None:
             yield payload
+
+
+def check_magic(file: BinaryIO, path: Path, magic: bytes) -> None:
+    """Read the begin of a file. Raises CheckpointError, OSError."""
+    if file.read(len(magic)) != magic:
+        raise CheckpointError(f"{path.name} does not begin with {magic.decode()}")
+
+
+def read_payload(file: BinaryIO, path: Path) -> bytes | None:
+    """Read the next frame; None at the end of the file. Raises CheckpointError, OSError."""
+    head = file.read(_FRAME.size)
+    if not head:
+        return None
+    length, checksum = _FRAME.unpack(head) if len(head) == _FRAME.size else (MAX_PART_BYTES + 1, 0)
+    payload = file.read(length) if length <= MAX_PART_BYTES else b""
+    if len(payload) != length:
+        raise CheckpointError(f"{path.name} ends inside a frame")
+    if crc32(payload) != checksum:
+        raise CheckpointError(f"{path.name} is damaged near byte {file.tell()}")
+    return payload
 
 
 def read_ends(path: Path) -> tuple[CheckpointHeader, CheckpointEnd]:

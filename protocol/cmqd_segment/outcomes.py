@@ -7,23 +7,27 @@ file repeats these facts, entry for entry in the order of the log:
 
 Each generation is a file of its own, which replaces the one before whole. The entry of the segment in the manifest
 names the generation, its size and SHA-256, and the rows that the entries cover (``SegmentEntry.outcomes``).
+
+A file grows with the departures and returns of its messages. Reads and writes therefore hold a part of it at a time, so
+that a merge of many files takes little memory, and an open file for the moment of a read alone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
+from hashlib import file_digest
 from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
 
-from cmqd_segment.checkpoint_file import CheckpointError, frame, read_payloads
+from cmqd_segment.checkpoint_file import CheckpointError, check_magic, frame, read_payload
 from cmqd_segment.newer import known_tags, raise_if_newer
 from cmqd_segment.records import Runs, count_runs, ranges
 
 MAGIC: Final = b"CMQDOUT1"
 RETURNED: Final = "returned"
 """Reason of an entry whose messages came back by a rewind. All other reasons are states of ``cmqd_reading.states``."""
-ENTRIES_IN_PART: Final = 1_000
+ENTRIES_IN_PART: Final = 256
 
 
 class OutcomesError(Exception):
@@ -85,33 +89,45 @@ _TAGS = known_tags(AnyOutcomesPart)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def encode_outcomes(header: OutcomesHeader, entries: Iterable[Outcome]) -> bytes:
-    """Return the content of a file."""
-    frames = [frame(_encode(header))]
+def outcome_chunks(header: OutcomesHeader, entries: Iterable[Outcome]) -> Iterator[bytes]:
+    """Yield the content of a file, by parts."""
+    yield MAGIC + frame(_encode(header))
+    parts = 1
     rest = iter(entries)
     while part := list(islice(rest, ENTRIES_IN_PART)):
-        frames.append(frame(_encode(OutcomesEntries(part))))
-    return MAGIC + b"".join(frames) + frame(_encode(OutcomesEnd(len(frames))))
+        yield frame(_encode(OutcomesEntries(part)))
+        parts += 1
+    yield frame(_encode(OutcomesEnd(parts)))
 
 
-def read_outcomes(path: Path, segment: int, first_lsn: int, generation: int) -> list[Outcome]:
-    """Return the entries of a file, in the order of the log.
+def encode_outcomes(header: OutcomesHeader, entries: Iterable[Outcome]) -> bytes:
+    """Return the content of a file."""
+    return b"".join(outcome_chunks(header, entries))
+
+
+def read_outcomes(path: Path, segment: int, first_lsn: int, generation: int) -> Iterator[Outcome]:
+    """Yield the entries of a file, in the order of the log. Damage may be found behind the first entries: see
+    ``check_outcomes``.
 
     Raises:
         OutcomesError: the file is damaged, or of another segment or generation.
         NewerFormatError: a newer version wrote the file.
         OSError: the file cannot be read.
     """
-    entries: list[Outcome] = []
     part: AnyOutcomesPart | None = None
     parts = 0
+    before = (0, 0)
     try:
-        for payload in read_payloads(path, MAGIC):
+        for payload in _payloads(path):
+            if isinstance(part, OutcomesEnd):
+                raise OutcomesError(f"{path.name} has parts behind its end")
             part = _decoded(payload)
             if parts == 0 and part != OutcomesHeader(segment, first_lsn, generation):
                 raise OutcomesError(f"{path.name} is not generation {generation} of segment {segment}")
             if isinstance(part, OutcomesEntries):
-                entries += part.entries
+                for entry in part.entries:
+                    before = _checked(path, entry, before)
+                    yield entry
             elif isinstance(part, OutcomesHeader) and parts:
                 raise OutcomesError(f"{path.name} has a second header")
             elif isinstance(part, OutcomesEnd) and part.parts != parts:
@@ -121,8 +137,30 @@ def read_outcomes(path: Path, segment: int, first_lsn: int, generation: int) -> 
         raise OutcomesError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(part, OutcomesEnd):
         raise OutcomesError(f"{path.name} was not finished")
-    _check_entries(path, entries)
-    return entries
+
+
+def check_outcomes(path: Path, segment: int, first_lsn: int, generation: int, sha256: str) -> None:
+    """Read the whole file, and compare it with its checksum in the manifest. Raises as ``read_outcomes``."""
+    with path.open("rb") as file:
+        if file_digest(file, "sha256").hexdigest() != sha256:
+            raise OutcomesError(f"{path.name} does not match its checksum in the manifest")
+    for _ in read_outcomes(path, segment, first_lsn, generation):
+        pass
+
+
+def _payloads(path: Path) -> Iterator[bytes]:
+    place = 0
+    while True:
+        with path.open("rb") as file:
+            if not place:
+                check_magic(file, path, MAGIC)
+            else:
+                file.seek(place)
+            payload = read_payload(file, path)
+            place = file.tell()
+        if payload is None:
+            return
+        yield payload
 
 
 def _decoded(payload: bytes) -> AnyOutcomesPart:
@@ -133,16 +171,15 @@ def _decoded(payload: bytes) -> AnyOutcomesPart:
         raise
 
 
-def _check_entries(path: Path, entries: Sequence[Outcome]) -> None:
-    before = (0, 0)
-    for entry in entries:
-        here = (entry.lsn, entry.record)
-        counts = entry.receive_counts
-        covered = count_runs(entry.positions)
-        is_sound = len(counts) == 1 or (len(counts) % 2 == 0 and sum(counts[::2]) == covered)
-        if here < before or not covered or len(entry.positions) % 2 or not is_sound:
-            raise OutcomesError(f"{path.name} has an entry of row {entry.lsn} that cannot be")
-        before = here
+def _checked(path: Path, entry: Outcome, before: tuple[int, int]) -> tuple[int, int]:
+    """Check an entry; return its row and record, which ascend."""
+    here = (entry.lsn, entry.record)
+    counts = entry.receive_counts
+    covered = count_runs(entry.positions)
+    is_sound = len(counts) == 1 or (len(counts) % 2 == 0 and sum(counts[::2]) == covered)
+    if here < before or not covered or len(entry.positions) % 2 or not is_sound:
+        raise OutcomesError(f"{path.name} has an entry of row {entry.lsn} that cannot be")
+    return here
 
 
 def pack_counts(positions: Runs, counts: dict[int, int], default: int) -> Runs:

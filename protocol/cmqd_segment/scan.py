@@ -16,7 +16,7 @@ import msgspec
 
 from cmqd_segment.checkpoint_file import CheckpointError, verify_checkpoint
 from cmqd_segment.manifest import Manifest, SegmentEntry, SegmentState
-from cmqd_segment.outcomes import OutcomesError, read_outcomes
+from cmqd_segment.outcomes import OutcomesError, check_outcomes
 from cmqd_segment.records import AnyRecord
 from cmqd_segment.rows import data_checksum, decode_records, meta_checksum
 from cmqd_segment.schema import SegmentFormatError, open_read_only
@@ -160,10 +160,7 @@ def _verified_outcomes(
     warning = ""
     try:
         with placed(file) as folder:
-            if hashlib.sha256((folder / file).read_bytes()).hexdigest() != listed.sha256:
-                warning = f"{file} does not match its checksum in the manifest"
-            else:
-                read_outcomes(folder / file, segment.number, segment.first_lsn, listed.generation)
+            check_outcomes(folder / file, segment.number, segment.first_lsn, listed.generation, listed.sha256)
     except FileNotFoundError:
         warning = f"{file} is missing"
     except (OutcomesError, OSError) as error:

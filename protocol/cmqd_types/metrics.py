@@ -223,6 +223,8 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints_total: int = 0
     checkpoint_ms: int = 0
     """Broker time of the last checkpoint that was kept; 0 = none since the start."""
+    outcome_rounds_skipped_total: int = 0
+    """Times at which rows were reclaimed before the log kept how messages left in them."""
     pages_read_total: int = 0
     """Pages of bodies read from the log."""
     memory_budget_bytes: int = 0

@@ -75,6 +75,11 @@ SERVER_COUNTERS: Final = (
     ("damaged_total", "messages_found_damaged", "Messages found to be unreadable."),
     ("schedules_missed_total", "schedules_missed", "Times at which a schedule's queue took no message."),
     ("checkpoints_total", "checkpoints", "Checkpoints kept."),
+    (
+        "outcome_rounds_skipped_total",
+        "outcome_rounds_skipped",
+        "Reclaims of rows before the log kept how messages left in them.",
+    ),
     ("pages_read_total", "pages_read", "Pages of bodies read from the log."),
 )
 SERVER_GAUGES: Final = (

@@ -33,7 +33,7 @@ from cmqd_segment.manifest import (
     read_manifest,
 )
 from cmqd_segment.newer import NewerFormatError
-from cmqd_segment.outcomes import Outcome, OutcomesError, read_outcomes
+from cmqd_segment.outcomes import Outcome, OutcomesError, check_outcomes, read_outcomes
 from cmqd_segment.scan import VerifiedFile, readable_segments, sealed_segments, verify_each
 from cmqd_segment.schema import SegmentFormatError, open_read_only, pragma
 
@@ -189,8 +189,10 @@ class Folder:
 
     # ------------------------------------------------------------------ files
 
-    def outcomes(self, extent: SegmentEntry) -> "list[Outcome] | None":
+    def outcomes(self, extent: SegmentEntry) -> "Iterator[Outcome] | None":
         """Return the outcomes of a segment of a view, ascending; None if they are lost.
+
+        The whole file is checked before the first entry, and read by parts.
 
         Raises:
             SegmentReclaimedError: the file was replaced, or dropped with its segment; make another view.
@@ -198,20 +200,30 @@ class Folder:
         """
         listed, file = extent.outcomes, extent.outcomes_file
         if listed is None or not file:
-            return []
+            return iter(())
         try:
             path = self._files.located(file, listed.sha256)
-            if path.stat().st_size != listed.bytes:
-                raise OutcomesError(f"{file} does not have {listed.bytes} bytes")
-            return read_outcomes(path, extent.number, extent.first_lsn, listed.generation)
+            check_outcomes(path, extent.number, extent.first_lsn, listed.generation, listed.sha256)
         except NewerFormatError as error:
             raise NewerFolderError(f"{file} cannot be read: {error}") from error
         except (FolderError, OutcomesError, OSError) as error:
-            entry = next((each for each in self.manifest().segments if each.number == extent.number), None)
-            if entry is None or entry.outcomes_file != file:
-                raise SegmentReclaimedError(f"{file} was replaced before the read") from error
+            self._raise_if_replaced(extent, error)
             _log.warning("the outcomes of segment %s are lost: %s", extent.file, error)
             return None
+        return self._each_outcome(extent, path, listed.generation)
+
+    def _each_outcome(self, extent: SegmentEntry, path: Path, generation: int) -> "Iterator[Outcome]":
+        try:
+            yield from read_outcomes(path, extent.number, extent.first_lsn, generation)
+        except (OutcomesError, OSError) as error:
+            self._raise_if_replaced(extent, error)
+            raise FolderError(f"{extent.outcomes_file} changed during the read: {error}") from error
+
+    def _raise_if_replaced(self, extent: SegmentEntry, error: Exception) -> None:
+        file = extent.outcomes_file
+        entry = next((each for each in self.manifest().segments if each.number == extent.number), None)
+        if entry is None or entry.outcomes_file != file:
+            raise SegmentReclaimedError(f"{file} was replaced before the read") from error
 
     def checkpoint_path(self, entry: CheckpointEntry) -> Path:
         """Return a local path of a checkpoint; in a live folder the file may be gone before the caller opens it."""

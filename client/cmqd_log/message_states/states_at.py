@@ -93,8 +93,8 @@ class _Reading:
         self._with_callers = with_callers
         self._fail_on_loss = fail_on_loss
         self._told: dict[int, list[Told]] = {}
-        self._outcomes: list[Outcome] = []
-        """In the order of the log."""
+        self._outcomes: Iterator[Outcome] = iter(())
+        """In the order of the log; read once."""
 
     def fold(self) -> LogFold:
         """Begin a fold."""
@@ -102,25 +102,25 @@ class _Reading:
 
     def take_outcomes(self) -> None:
         """Read the outcomes of all segments of the view."""
-        lists: list[list[Outcome]] = []
+        files: list[Iterator[Outcome]] = []
         for extent in self._view.extents:
             outcomes = extent.outcomes
             entries = None if outcomes is None else self._folder.outcomes(extent)
             if outcomes is None or entries is None:
                 continue
-            lists.append([entry for entry in entries if entry.lsn <= self._view.hi and self._is_wanted(entry)])
+            files.append(filter(self._is_wanted, entries))
             for number, first, stop in held_by(self._folder, extent, self._view.hi):
                 told = Told(first, stop, outcomes.known_from, outcomes.upto)
                 self._told.setdefault(number, []).append(told)
-        self._outcomes = list(merge(*lists, key=attrgetter("lsn", "record")))
+        self._outcomes = merge(*files, key=attrgetter("lsn", "record"))
 
     def _is_wanted(self, entry: Outcome) -> bool:
-        return self._wanted is None or entry.queue_id in self._wanted
+        return entry.lsn <= self._view.hi and (self._wanted is None or entry.queue_id in self._wanted)
 
     def from_rows(self, fold: LogFold, above: int) -> Results:
         """Apply the remaining rows above ``above`` up to the end of the view, and return the states."""
         fold.begin_above(above)
-        outcomes = iter(self._outcomes)
+        outcomes = self._outcomes
         outcome = next(outcomes, None)
         for lsn, records in chain(self._rows(above), [(self._view.hi + 1, None)]):
             fold.skip(lsn)

@@ -38,6 +38,19 @@ class Facts:
         topic = self.topics.by_id.get(queue_id)
         return self.queues.live_in(queue_id, first, stop) if topic is None else topic.live_in(first, stop)
 
+    def moves_of(self, queue_id: int) -> tuple[int, int] | None:
+        """Return how many messages of a queue left or came back, and how many came back; None if the queue is gone.
+
+        The first number grows with each departure and each return. Messages of a topic do not leave: (0, 0).
+        """
+        queue = self.queues.by_id.get(queue_id)
+        if queue is None:
+            return (0, 0) if queue_id in self.topics.by_id else None
+        index = queue.index
+        back = index.totals.rewound
+        # A return makes up for a departure in the number of messages, so it counts twice.
+        return index.next_position - index.live_count + 2 * back, back
+
     def apply_numbers(self, record: NumbersReserved) -> None:
         """Use no number below those of a record again."""
         self.numbers.apply(record)

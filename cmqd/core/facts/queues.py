@@ -93,16 +93,12 @@ class QueueTable:
         wanted = index.live_to_read().range_cardinality(first, stop) if index.live_count else 0
         return wanted + (index.rewindable.range_cardinality(first, stop) if index.rewindable_count else 0)
 
-    def changes_in(self, queue_id: int, first: int, stop: int) -> tuple[int, int]:
-        """Return the number of messages at positions ``first .. stop-1`` in the queue, and of rewound messages of the
-        queue. Both stay the same as long as none of these messages leaves the queue or comes back.
-        """
+    def there_in(self, queue_id: int, first: int, stop: int) -> int:
+        """Count the messages at positions ``first .. stop-1`` that did not leave the queue, or came back."""
         queue = self.by_id.get(queue_id)
-        if queue is None:
-            return 0, 0
-        index = queue.index
-        there = index.live_to_read().range_cardinality(first, stop) if index.live_count else 0
-        return there, index.totals.rewound
+        if queue is None or not queue.index.live_count:
+            return 0
+        return queue.index.live_to_read().range_cardinality(first, stop)
 
     def bind(self, queue: Queue, target: Queue | None) -> None:
         """Send the dead letters of a queue to another queue from here on, or nowhere."""

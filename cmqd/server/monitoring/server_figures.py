@@ -147,6 +147,7 @@ class ServerFigures:
             pushes_failed_total=counters.pushes_failed,
             checkpoints_total=self.kept_checkpoints.count,
             checkpoint_ms=self.kept_checkpoints.last_ms,
+            outcome_rounds_skipped_total=self.disk_state.state.rounds_skipped,
             pages_read_total=log.pages_answered,
             loop_rss_bytes=rss_bytes(),
             storage_rss_bytes=rss_bytes(storage_pid) if storage_pid else 0,

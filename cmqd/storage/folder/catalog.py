@@ -109,8 +109,8 @@ class Catalog:
         self.checkpoints: list[CheckpointEntry] = []
         self.outcomes: dict[int, OutcomesEntry] = {}
         """Outcomes of the segments, by number (``cmqd.storage.outcomes``)."""
-        self.outcomes_lsn = 1 << 63
-        """Rows up to this LSN need not stay for outcomes."""
+        self.outcomes_upto: CheckpointEntry | None = None
+        """Checkpoint up to whose slices outcomes were decided; None = the first round begins with row 1."""
         self.clean = False
         self.next_number = 1
         self.log_id = ""
@@ -130,7 +130,8 @@ class Catalog:
     @property
     def droppable_lsn(self) -> int:
         """Segments that end at or below this are covered by the oldest kept checkpoint, and by outcomes."""
-        return min(self.checkpoints[0].lsn, self.outcomes_lsn) if self.checkpoints else 0
+        upto = self.outcomes_upto
+        return min(self.checkpoints[0].lsn, upto.lsn) if self.checkpoints and upto is not None else 0
 
     def segments(self) -> Iterator[Segment]:
         """Yield the segments that may hold rows, ascending by number, and so by LSN and by position."""
@@ -153,8 +154,9 @@ class Catalog:
     def log_bytes(self) -> int:
         """Size on disk, from memory, without asking the file system."""
         sealed = [file.entry for file in self.sealed.values()]
-        side_bytes = sum(entry.side.bytes for entry in sealed if entry.side is not None)
-        return side_bytes + sum(
+        beside = sum(entry.side.bytes for entry in sealed if entry.side is not None)
+        beside += sum(outcomes.bytes for outcomes in self.outcomes.values())
+        return beside + sum(
             [*(entry.bytes for entry in sealed), *(segment.bytes_on_disk for segment in self.open.values())]
         )
 

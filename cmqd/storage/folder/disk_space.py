@@ -66,6 +66,8 @@ class Space:
         ticks."""
         self.damaged_rows = 0
         """Rows that could not be read since the start."""
+        self.rounds_skipped = 0
+        """Rounds of outcomes that failed or were ended since the start."""
 
     def mark_bytes(self) -> int:
         """Free space below which sends are refused."""
@@ -181,8 +183,16 @@ class Space:
             log_bytes=catalog.log_bytes,
             damaged_rows=self.damaged_rows,
             is_short=self._full or free < mark * SHORT_SLACK,
+            rounds_skipped=self.rounds_skipped,
         )
-        facts = (self._full, state.sends_refused, state.is_short, state.segments, state.damaged_rows)
+        facts = (
+            self._full,
+            state.sends_refused,
+            state.is_short,
+            state.segments,
+            state.damaged_rows,
+            self.rounds_skipped,
+        )
         last = self._last
         if (
             last is None

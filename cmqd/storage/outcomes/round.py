@@ -18,8 +18,9 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,7 @@ import msgspec
 from cmqd_reading.outcome_fold import OutcomeFold, Stretch
 from cmqd_segment.checkpoint_file import decode_part, read_payloads
 from cmqd_segment.manifest import CheckpointEntry, SegmentState, outcomes_file, read_manifest, sync_folder
-from cmqd_segment.outcomes import Outcome, OutcomesError, OutcomesHeader, encode_outcomes, read_outcomes
+from cmqd_segment.outcomes import Outcome, OutcomesError, OutcomesHeader, outcome_chunks, read_outcomes
 from cmqd_segment.scan import ScannedRow, readable_segments, scan_segment
 from cmqd_segment.schema import SegmentFormatError
 
@@ -106,30 +107,35 @@ def run_round(job: RoundJob) -> list[RoundFile]:
 
 
 def _write(folder: Path, segment: RoundSegment, gained: list[Outcome]) -> RoundFile:
-    entries: list[Outcome] = []
+    before = folder / outcomes_file(segment.number, segment.generation)
     is_new = False
     if segment.generation:
-        before = folder / outcomes_file(segment.number, segment.generation)
         try:
-            entries = read_outcomes(before, segment.number, segment.first_lsn, segment.generation)
+            for _ in read_outcomes(before, segment.number, segment.first_lsn, segment.generation):
+                pass
         except (OutcomesError, FileNotFoundError):
             is_new = True
+    entries: Iterable[Outcome] = gained
+    if segment.generation and not is_new:
+        entries = chain(read_outcomes(before, segment.number, segment.first_lsn, segment.generation), gained)
     generation = segment.generation + 1
-    header = OutcomesHeader(segment.number, segment.first_lsn, generation)
-    content = encode_outcomes(header, [*entries, *gained])
     path = folder / outcomes_file(segment.number, generation)
     temporary = path.with_name(f"{path.name}.tmp")
+    digest = sha256()
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            for chunk in outcome_chunks(OutcomesHeader(segment.number, segment.first_lsn, generation), entries):
+                digest.update(chunk)
+                file.write(chunk)
             file.flush()
             os.fchmod(file.fileno(), os.fstat(file.fileno()).st_mode & 0o444)
             os.fsync(file.fileno())
+            size = file.tell()
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return RoundFile(segment.number, generation, len(content), sha256(content).hexdigest(), is_new)
+    return RoundFile(segment.number, generation, size, digest.hexdigest(), is_new)
 
 
 def rows_between(folder: Path, above: int, upto: int) -> Iterator[ScannedRow]:

@@ -51,11 +51,13 @@ class Rounds:
         catch_up: Callable[[], Awaitable[object]],
         is_short: Callable[[], bool],
         is_stopping: Callable[[], bool],
+        on_skipped: Callable[[], None],
     ) -> None:
         """Take the parts.
 
         Args:
             catalog: of the folder.
+            on_skipped: called when a round has failed or was ended.
             catch_up: counts the rows that the loop process has committed: a segment that is behind lacks positions.
             is_short: whether the disk is nearly full.
             is_stopping: whether the broker stops.
@@ -64,19 +66,22 @@ class Rounds:
         self._catalog = catalog
         self._is_short = is_short
         self._is_stopping = is_stopping
+        self._on_skipped = on_skipped
         self._changes: dict[int, Changes] = {}
         """By the number of the checkpoint, of the checkpoints of this life."""
-        self._known_numbers = {entry.number for entry in catalog.checkpoints}
-        """Checkpoints of the life before: any message may have left since."""
+        self._told = Changes([], [])
+        """Changes of the next checkpoint."""
         self._one = asyncio.Lock()
         self._replaced: list[Path] = []
         """Files of generations that the next manifest does not list."""
-        self.skipped = 0
-        """Rounds that failed or were ended, since the start."""
 
-    def note(self, number: int, changes: Changes | None) -> None:
-        """Take note of what the loop process told with a checkpoint."""
-        self._changes[number] = changes or Changes([], [])
+    def tell(self, changes: Changes) -> None:
+        """Take changes that belong to the next checkpoint."""
+        self._told = Changes([*dict.fromkeys([*self._told.changed, *changes.changed])], changes.unwanted)
+
+    def note(self, number: int) -> None:
+        """Keep the told changes with a checkpoint."""
+        self._changes[number], self._told = self._told, Changes([], [])
         kept = {entry.number for entry in self._catalog.checkpoints} | {number}
         self._changes = {each: told for each, told in self._changes.items() if each in kept}
 
@@ -108,9 +113,10 @@ class Rounds:
         """Return the changes from the older to the newer checkpoint; None = unknown."""
         first = 0 if older is None else older.number
         numbers = [entry.number for entry in self._catalog.checkpoints if first <= entry.number <= newer.number]
-        if any(number in self._known_numbers for number in numbers):
+        if not self._changes.keys() >= set(numbers):
+            # Of the life before, or copied from an engine.
             return None
-        told = [self._changes.get(number, Changes([], [])) for number in numbers]
+        told = [self._changes[number] for number in numbers]
         newest = max(self._changes, default=0)
         unwanted = self._changes[newest].unwanted if newest else []
         return Changes([number for changes in told for number in changes.changed], unwanted)
@@ -147,8 +153,8 @@ class Rounds:
             return False
         if problem:
             complain(f"how messages left up to row {newer.end_lsn} is not kept beside the segments: {problem}")
-            self.skipped += 1
             self._give_up(newer, staying)
+            self._on_skipped()
         return True
 
     def _describe(self, segment: Segment) -> RoundSegment:
@@ -222,7 +228,7 @@ class Rounds:
                 catalog.outcomes[number] = OutcomesEntry(
                     file.generation, before.known_from, newer.lsn, file.bytes, file.sha256
                 )
-        catalog.outcomes_lsn = newer.lsn
+        catalog.outcomes_upto = newer
 
     def _give_up(self, newer: CheckpointEntry, staying: Iterable[Segment]) -> None:
         catalog = self._catalog
@@ -230,7 +236,7 @@ class Rounds:
             before = catalog.outcomes.get(segment.number, OutcomesEntry(0, 0, 0))
             # Not the header of the checkpoint: its slices are newer.
             catalog.outcomes[segment.number] = msgspec.structs.replace(before, known_from=newer.end_lsn, upto=newer.lsn)
-        catalog.outcomes_lsn = newer.lsn
+        catalog.outcomes_upto = newer
 
     def _replace(self, number: int) -> None:
         before = self._catalog.outcomes.get(number)

@@ -162,12 +162,26 @@ class Recovered:
             # With an engine the starts are the epochs of the log, the same in the folders of all brokers.
             catalog.starts = with_start(manifest.starts, new_start_number(), self.last_lsn + 1)
         catalog.dropped = merge_ranges(self.reclaimed)
-        catalog.outcomes = self.outcomes
-        # Without a missing row the first round begins with row 1; a crash may have come between the first checkpoint
-        # and that round.
-        is_covered = bool(catalog.dropped or catalog.losses or self.outcomes)
-        catalog.outcomes_lsn = catalog.checkpoints[0].lsn if is_covered and catalog.checkpoints else 0
+        self._begin_outcomes(catalog)
         return catalog
+
+    def _begin_outcomes(self, catalog: Catalog) -> None:
+        """Find the checkpoint up to which outcomes reach: the oldest of the manifest.
+
+        Without a missing row the first round begins with row 1: a crash may have come between the first checkpoint and
+        that round. An earlier version may have left rows for hours of reading: its folder begins at a checkpoint.
+        """
+        listed, oldest = self.manifest.checkpoints, catalog.checkpoints[0] if catalog.checkpoints else None
+        catalog.outcomes = self.outcomes
+        if oldest is not None and listed[0] != oldest:
+            # The oldest is damaged, so no round can begin from it.
+            catalog.outcomes = {
+                number: msgspec.structs.replace(entry, known_from=oldest.end_lsn, upto=oldest.lsn)
+                for number, entry in self.outcomes.items()
+            }
+        is_old = self.manifest.format < MANIFEST_FORMAT
+        if is_old or catalog.dropped or catalog.losses or self.outcomes:
+            catalog.outcomes_upto = oldest
 
     @property
     def reclaimed(self) -> list[tuple[int, int]]:

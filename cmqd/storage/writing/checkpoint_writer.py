@@ -108,9 +108,10 @@ class Checkpoints:
     def droppable_lsn(self) -> int:
         """``Catalog.droppable_lsn`` after the release of every hold."""
         kept = self._catalog.checkpoints[-self._kept :]
-        if not kept:
+        upto = self._catalog.outcomes_upto
+        if not kept or upto is None:
             return 0
-        return kept[0].lsn if self._round is None else min(kept[0].lsn, self._catalog.outcomes_lsn)
+        return kept[0].lsn if self._round is None else min(kept[0].lsn, upto.lsn)
 
     def hold(self) -> CheckpointEntry | None:
         """Keep the newest checkpoint until its release, or until the end of this process."""
@@ -133,22 +134,23 @@ class Checkpoints:
         catalog, rounds = self._catalog, self._rounds
         superseded = [entry for entry in catalog.checkpoints[: -self._kept] if entry.number not in self._held]
         left = [entry for entry in catalog.checkpoints if entry not in superseded]
-        if left and self._round is None and catalog.outcomes_lsn < left[0].lsn:
-            # From the first row on, if no round was decided yet.
-            oldest = catalog.checkpoints[0]
-            older = oldest if catalog.outcomes_lsn >= oldest.lsn else None
-            if not rounds.moves(older, left[0]):
-                self._round = self._start(self._run_round(older, left[0]))
-        if self._round is not None:
-            # The oldest stays until its round is over, which other checkpoints have no part in.
-            superseded = [entry for entry in superseded if entry is not catalog.checkpoints[0]]
+        # By number: two checkpoints can have one header's row, and slices of different rows.
+        older = catalog.outcomes_upto
+        if (
+            left
+            and self._round is None
+            and (older is None or older.number < left[0].number)
+            and not rounds.moves(older, left[0])
+        ):
+            # Both files are read.
+            held = [entry.number for entry in (older, left[0]) if entry is not None]
+            self._held.update(held)
+            superseded = [entry for entry in superseded if entry.number not in self._held]
+            self._round = self._start(self._run_round(older, left[0], held))
         catalog.checkpoints = [entry for entry in catalog.checkpoints if entry not in superseded]
         return superseded
 
-    async def _run_round(self, older: CheckpointEntry | None, newer: CheckpointEntry) -> None:
-        # Both files are read.
-        held = [entry.number for entry in (older, newer) if entry is not None]
-        self._held.update(held)
+    async def _run_round(self, older: CheckpointEntry | None, newer: CheckpointEntry, held: Sequence[int]) -> None:
         is_done = await self._rounds.run(older, newer)
         for number in held:
             self._held[number] -= 1
@@ -192,8 +194,11 @@ class Checkpoints:
             while True:
                 first, end_lsn, frames, lacking, changes = await self._parts.get()
                 self._waiting_bytes -= len(frames)
+                if changes is not None:
+                    # Also if this checkpoint is abandoned: the next then tells of the time since the one before.
+                    self._rounds.tell(changes)
                 try:
-                    await self._write(first, end_lsn, frames, lacking, changes)
+                    await self._write(first, end_lsn, frames, lacking)
                 except (OSError, CheckpointError) as error:
                     if isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT):
                         raise
@@ -217,9 +222,7 @@ class Checkpoints:
             with contextlib.suppress(OSError):
                 file.close()
 
-    async def _write(
-        self, first: bool, end_lsn: int, frames: bytes, lacking: Sequence[SourceName], changes: Changes | None
-    ) -> None:
+    async def _write(self, first: bool, end_lsn: int, frames: bytes, lacking: Sequence[SourceName]) -> None:
         buffer = self._buffer
         if first:
             self._abandon()
@@ -235,9 +238,9 @@ class Checkpoints:
             buffer.clear()
         if end_lsn:
             self._abandon()
-            await self._finish(end_lsn, lacking, changes)
+            await self._finish(end_lsn, lacking)
 
-    async def _finish(self, end_lsn: int, lacking: Sequence[SourceName], changes: Changes | None) -> None:
+    async def _finish(self, end_lsn: int, lacking: Sequence[SourceName]) -> None:
         await self._durable.reached(end_lsn)
         catalog = self._catalog
         # Not before the rows of the segments that have messages of these queues are counted, and before the manifest
@@ -249,7 +252,7 @@ class Checkpoints:
             # Before the checkpoint counts: rows are reclaimed below it, also in the engine.
             await self._keep_elsewhere(entry.lsn, catalog.folder.path / entry.file)
         catalog.checkpoints = [*catalog.checkpoints, entry]
-        self._rounds.note(entry.number, changes)
+        self._rounds.note(entry.number)
         await self.remove_superseded(self._take_superseded())
         self._on_done(entry.lsn)
 

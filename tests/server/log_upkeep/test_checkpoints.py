@@ -16,6 +16,7 @@ from cmqd.server.log_upkeep.segment_changes import SegmentChanges
 from cmqd_protocol import messages as wire
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, SessionsSlice
 from cmqd_segment.records import StoredMessage
+from support.core.builders import KEY
 from support.core.invariants import check_broker
 from support.eventually import eventually
 from support.server.server_rig import ServerRig
@@ -137,6 +138,10 @@ async def test_a_checkpoint_goes_on_slowly_while_the_storage_is_behind(tmp_path:
     rig.close()
 
 
+def is_kept(_segment: SegmentReport) -> bool:
+    return False
+
+
 class Clock:
     """A clock that every look moves on by a quarter of a slice."""
 
@@ -162,8 +167,15 @@ async def test_slices_are_followed_by_pauses_but_not_in_the_last_checkpoint() ->
         yield from [SessionsSlice(0, [])] * 10
         yield CheckpointEnd(0, 11)
 
+    broker = Broker(KEY)
     changes = SegmentChanges(
-        log=log, live_in=lambda *_: 0, changes_in=lambda *_: (0, 0), is_kept=lambda _: False, sleep=sleep
+        log=log,
+        live_in=broker.live_in,
+        there_in=broker.there_in,
+        moves_of=broker.moves_of,
+        is_kept=is_kept,
+        timer=lambda: 0.0,
+        sleep=sleep,
     )
     checkpoints = Checkpoints(
         loop=asyncio.get_running_loop(),

@@ -33,7 +33,7 @@ def test_the_entries_of_all_parts_come_back(tmp_path: Path):
     path = tmp_path / "file"
     path.write_bytes(encode_outcomes(HEADER, entries))
 
-    assert read_outcomes(path, 7, 100, 3) == entries
+    assert list(read_outcomes(path, 7, 100, 3)) == entries
 
 
 def test_each_flipped_or_missing_byte_is_found(tmp_path: Path):
@@ -43,10 +43,10 @@ def test_each_flipped_or_missing_byte_is_found(tmp_path: Path):
     for place in range(len(content)):
         path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
         with pytest.raises(OutcomesError):
-            read_outcomes(path, 7, 100, 3)
+            list(read_outcomes(path, 7, 100, 3))
         path.write_bytes(content[:place])
         with pytest.raises(OutcomesError):
-            read_outcomes(path, 7, 100, 3)
+            list(read_outcomes(path, 7, 100, 3))
 
 
 @pytest.mark.parametrize("wanted", [(8, 100, 3), (7, 101, 3), (7, 100, 2)])
@@ -55,7 +55,7 @@ def test_a_file_of_another_segment_or_generation_is_refused(tmp_path: Path, want
     path.write_bytes(encode_outcomes(HEADER, []))
 
     with pytest.raises(OutcomesError, match="is not generation"):
-        read_outcomes(path, *wanted)
+        list(read_outcomes(path, *wanted))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_entry_that_cannot_be_is_refused(tmp_path: Path, entry: Outcome):
     path.write_bytes(encode_outcomes(HEADER, [outcome(3, 1), entry]))
 
     with pytest.raises(OutcomesError, match="cannot be"):
-        read_outcomes(path, 7, 100, 3)
+        list(read_outcomes(path, 7, 100, 3))
 
 
 def test_a_part_of_a_newer_version_is_not_damage(tmp_path: Path):
@@ -80,7 +80,7 @@ def test_a_part_of_a_newer_version_is_not_damage(tmp_path: Path):
     path.write_bytes(MAGIC + frame(msgspec.msgpack.encode(HEADER)) + frame(msgspec.msgpack.encode([99, 0])))
 
     with pytest.raises(NewerFormatError):
-        read_outcomes(path, 7, 100, 3)
+        list(read_outcomes(path, 7, 100, 3))
 
 
 @each_case("seed", range(200))

@@ -1,0 +1,114 @@
+"""The cost of outcomes at their worst: ``python -m cmqd_bench.beside_rounds``.
+
+A queue holds many messages, and consumers take them out of order: every tenth message stays in flight, so each segment
+stays, and the rows of all deletes go. The storage process then keeps how each message left. Beside it runs an open loop
+of single messages at a fixed rate. Printed are the CPU times of the broker and of the children of its storage process,
+the children's share, and the latencies of the open loop from the intended time of a send to the receipt.
+
+With ``--baseline`` the environment of another build is measured in the same turns, which begin with each build in turn.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from cmqd_bench.commands.options import Options
+from cmqd_bench.load.session import Session, request, running
+from cmqd_bench.machine.broker import Broker, broker_folder
+from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root
+from cmqd_bench.machine.processes import CLOCK_TICKS, cpu_seconds, read_stat
+from cmqd_load.pacer import Pacer
+from cmqd_protocol.limits import MAX_BATCH
+from cmqd_protocol.messages import DeleteMessages, MessagesReceived, ReceiveMessages, reply_decoder
+
+FILES: Final = 4096
+HELD_MS: Final = 12 * 3_600_000
+KEPT_OF: Final = 10
+"""Of so many neighbours, a message stays in flight."""
+
+
+async def eat(session: Session, queue: str) -> int:
+    """Receive all messages of a queue, and delete all but every tenth; return the number of deletes."""
+    (connection,) = await session.connect(1)
+    deleted = number = 0
+    while True:
+        number += 2
+        payload = await request(connection, ReceiveMessages(number, queue, MAX_BATCH, 0, HELD_MS))
+        reply = reply_decoder.decode(payload)
+        assert isinstance(reply, MessagesReceived)
+        if not reply.messages:
+            session.close(connection)
+            return deleted
+        handles = [message.receipt_handle for place, message in enumerate(reply.messages) if place % KEPT_OF]
+        await request(connection, DeleteMessages(number + 1, queue, handles))
+        deleted += len(handles)
+
+
+def _reaped(broker: Broker) -> float:
+    stat = read_stat(broker.ready.storage_pid or 0)
+    return 0.0 if stat is None else stat.reaped_ticks / CLOCK_TICKS
+
+
+async def measure_build(arguments: argparse.Namespace, environment: dict[str, str] | None) -> dict[str, Any]:
+    """Measure a fresh broker of a build."""
+    options = Options(scenario="latency", rate=arguments.load, connections=arguments.connections)
+    with broker_folder(scratch_root(arguments.scratch), durability=arguments.durability) as broker:
+        broker.environment = environment
+        broker.flags = ["--segment-bytes", str(arguments.segment_bytes)]
+        async with running(broker) as session:
+            queues = [f"worst-{number}" for number in range(arguments.queues)]
+            await session.create_queues(queues)
+            for queue in queues:
+                await session.fill(queue, arguments.messages // arguments.queues, 256, 3600.0)
+            with Pacer(options.rate, await session.open_loop(options, "load")):
+                await session.guard.sleep(1.0)
+                session.tally.clear()
+                cpu, reaped = cpu_seconds(broker.pids), _reaped(broker)
+                deleted = sum([await eat(session, queue) for queue in queues])
+                # The rounds of the last checkpoints.
+                await session.guard.sleep(2.0)
+                cpu, reaped = cpu_seconds(broker.pids) - cpu, _reaped(broker) - reaped
+                latency = session.tally.latency
+                figures = {f"p{percent}_ms": round(latency.percentile(percent) / 1000, 3) for percent in (50, 99, 99.9)}
+            files = list((broker.data / "segments").glob("*.outcomes"))
+            return {
+                "deleted": deleted,
+                "broker_cpu_s": round(cpu, 2),
+                "children_cpu_s": round(reaped, 2),
+                "children_share": round(reaped / cpu, 4),
+                "generations": sum(int(path.name.split(".")[1]) for path in files),
+                "files": len(files),
+                "outcome_bytes": sum(path.stat().st_size for path in files),
+                **figures,
+            }
+
+
+def main() -> None:
+    """Read the arguments, and measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages of the queues")
+    parser.add_argument("--queues", type=int, default=1)
+    parser.add_argument("--segment-bytes", type=int, default=67_108_864)
+    parser.add_argument("--load", type=float, default=500.0, help="messages a second of the clients beside")
+    parser.add_argument("--connections", type=int, default=4, help="their producers, and as many consumers")
+    parser.add_argument("--durability", default="os", choices=("fsync", "os"))
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--baseline", help="PYTHONPATH of another build")
+    parser.add_argument("--scratch", type=Path, help="folder on the disk of the log")
+    arguments = parser.parse_args()
+    raise_file_limit(FILES)
+    print(json.dumps(conditions(scratch_root(arguments.scratch))), flush=True)
+    builds: dict[str, dict[str, str] | None] = {"this": None}
+    if arguments.baseline:
+        builds["baseline"] = {**os.environ, "PYTHONPATH": arguments.baseline}
+    for turn in range(arguments.turns):
+        names = list(builds)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            print(name, json.dumps(asyncio.run(measure_build(arguments, builds[name]))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
