@@ -21,7 +21,6 @@ from cmqd_bench.machine.broker import Broker, broker_folder
 from cmqd_bench.machine.conditions import conditions, raise_file_limit, scratch_root
 from cmqd_bench.machine.processes import CLOCK_TICKS, cpu_seconds, read_stat
 from cmqd_load.pacer import Pacer
-from cmqd_protocol.limits import MAX_BATCH
 from cmqd_protocol.messages import DeleteMessages, MessagesReceived, ReceiveMessages, reply_decoder
 
 FILES: Final = 4096
@@ -30,13 +29,13 @@ KEPT_OF: Final = 10
 """Of so many neighbours, a message stays in flight."""
 
 
-async def eat(session: Session, queue: str) -> int:
+async def eat(session: Session, queue: str, batch: int) -> int:
     """Receive all messages of a queue, and delete all but every tenth; return the number of deletes."""
     (connection,) = await session.connect(1)
     deleted = number = 0
     while True:
         number += 2
-        payload = await request(connection, ReceiveMessages(number, queue, MAX_BATCH, 0, HELD_MS))
+        payload = await request(connection, ReceiveMessages(number, queue, batch, 0, HELD_MS))
         reply = reply_decoder.decode(payload)
         assert isinstance(reply, MessagesReceived)
         if not reply.messages:
@@ -67,7 +66,7 @@ async def measure_build(arguments: argparse.Namespace, environment: dict[str, st
                 await session.guard.sleep(1.0)
                 session.tally.clear()
                 cpu, reaped = cpu_seconds(broker.pids), _reaped(broker)
-                deleted = sum([await eat(session, queue) for queue in queues])
+                deleted = sum([await eat(session, queue, arguments.batch) for queue in queues])
                 # The rounds of the last checkpoints.
                 await session.guard.sleep(2.0)
                 cpu, reaped = cpu_seconds(broker.pids) - cpu, _reaped(broker) - reaped
@@ -91,7 +90,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000, help="messages of the queues")
     parser.add_argument("--queues", type=int, default=1)
-    parser.add_argument("--segment-bytes", type=int, default=67_108_864)
+    parser.add_argument("--batch", type=int, default=16, help="messages of a receive and of its delete")
+    parser.add_argument("--segment-bytes", type=int, default=16_777_216)
     parser.add_argument("--load", type=float, default=500.0, help="messages a second of the clients beside")
     parser.add_argument("--connections", type=int, default=4, help="their producers, and as many consumers")
     parser.add_argument("--durability", default="os", choices=("fsync", "os"))

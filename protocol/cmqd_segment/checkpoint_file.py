@@ -23,6 +23,7 @@ MAX_PART_BYTES = 256 * 1024 * 1024
 """Limit of a length. A larger value is damage, and must not allocate memory."""
 
 _FRAME = Struct("<II")
+FRAME_HEAD_BYTES = _FRAME.size
 _parts = msgspec.msgpack.Decoder(AnyPart)
 _PART_TAGS = known_tags(AnyPart)
 _encoder = msgspec.msgpack.Encoder()

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from cmqd_segment.checkpoint_file import CheckpointError, check_magic, frame, read_payload
+from cmqd_segment.checkpoint_file import FRAME_HEAD_BYTES, CheckpointError, check_magic, frame, read_payload
 from cmqd_segment.newer import known_tags, raise_if_newer
 from cmqd_segment.records import Runs, count_runs, ranges
 
@@ -89,13 +89,40 @@ _TAGS = known_tags(AnyOutcomesPart)
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class EncodedEntries:
+    """Entries as frames: a tenth of the memory of the entries themselves."""
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._last: list[Outcome] = []
+
+    def add(self, entry: Outcome) -> None:
+        """Add an entry behind the others."""
+        self._last.append(entry)
+        if len(self._last) == ENTRIES_IN_PART:
+            self._frames.append(frame(_encode(OutcomesEntries(self._last))))
+            self._last = []
+
+    def __iter__(self) -> Iterator[Outcome]:
+        for part in self._frames:
+            decoded = _parts.decode(memoryview(part)[FRAME_HEAD_BYTES:])
+            assert isinstance(decoded, OutcomesEntries)
+            yield from decoded.entries
+        yield from self._last
+
+
+def _frames(entries: Iterable[Outcome]) -> Iterator[bytes]:
+    rest = iter(entries)
+    while part := list(islice(rest, ENTRIES_IN_PART)):
+        yield frame(_encode(OutcomesEntries(part)))
+
+
 def outcome_chunks(header: OutcomesHeader, entries: Iterable[Outcome]) -> Iterator[bytes]:
     """Yield the content of a file, by parts."""
     yield MAGIC + frame(_encode(header))
     parts = 1
-    rest = iter(entries)
-    while part := list(islice(rest, ENTRIES_IN_PART)):
-        yield frame(_encode(OutcomesEntries(part)))
+    for part in _frames(entries):
+        yield part
         parts += 1
     yield frame(_encode(OutcomesEnd(parts)))
 

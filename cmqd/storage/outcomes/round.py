@@ -20,7 +20,8 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from itertools import chain
+from heapq import merge
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +30,14 @@ import msgspec
 from cmqd_reading.outcome_fold import OutcomeFold, Stretch
 from cmqd_segment.checkpoint_file import decode_part, read_payloads
 from cmqd_segment.manifest import CheckpointEntry, SegmentState, outcomes_file, read_manifest, sync_folder
-from cmqd_segment.outcomes import Outcome, OutcomesError, OutcomesHeader, outcome_chunks, read_outcomes
+from cmqd_segment.outcomes import (
+    EncodedEntries,
+    Outcome,
+    OutcomesError,
+    OutcomesHeader,
+    outcome_chunks,
+    read_outcomes,
+)
 from cmqd_segment.scan import ScannedRow, readable_segments, scan_segment
 from cmqd_segment.schema import SegmentFormatError
 
@@ -96,17 +104,17 @@ def run_round(job: RoundJob) -> list[RoundFile]:
             fold.load_older(decode_part(payload))
     for payload in read_payloads(folder / job.newer.file):
         fold.load_newer(decode_part(payload))
-    gained: dict[int, list[Outcome]] = {}
+    gained: dict[int, EncodedEntries] = {}
     for row in rows_between(folder, 0 if job.older is None else job.older.lsn, job.newer.end_lsn):
         for number, entry in fold.apply(row.lsn, row.time_ms, row.records):
-            gained.setdefault(number, []).append(entry)
+            gained.setdefault(number, EncodedEntries()).add(entry)
     files = [_write(folder, segment, gained[segment.number]) for segment in job.segments if segment.number in gained]
     if files:
         sync_folder(folder / "segments")
     return files
 
 
-def _write(folder: Path, segment: RoundSegment, gained: list[Outcome]) -> RoundFile:
+def _write(folder: Path, segment: RoundSegment, gained: EncodedEntries) -> RoundFile:
     before = folder / outcomes_file(segment.number, segment.generation)
     is_new = False
     if segment.generation:
@@ -117,7 +125,9 @@ def _write(folder: Path, segment: RoundSegment, gained: list[Outcome]) -> RoundF
             is_new = True
     entries: Iterable[Outcome] = gained
     if segment.generation and not is_new:
-        entries = chain(read_outcomes(before, segment.number, segment.first_lsn, segment.generation), gained)
+        # Slices of a checkpoint have rows of their own: of two queues, the entries of two rounds can overlap.
+        old = read_outcomes(before, segment.number, segment.first_lsn, segment.generation)
+        entries = merge(old, gained, key=attrgetter("lsn", "record"))
     generation = segment.generation + 1
     path = folder / outcomes_file(segment.number, generation)
     temporary = path.with_name(f"{path.name}.tmp")

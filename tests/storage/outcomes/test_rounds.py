@@ -66,21 +66,26 @@ async def test_a_kill_at_each_step_of_a_round_loses_no_outcome(step: int, tmp_pa
 
 
 async def test_rows_stay_until_their_round_has_ended(tmp_path: Path) -> None:
-    broker = await stuck(tmp_path / "data")
+    broker = await stuck(tmp_path / "data", deleted=49)
+    await broker.leave_behind()
+    broker.core.delete(*broker.core.handles(most=10))
+    await broker.segment()
+    last_lsn = broker.upto
     await broker.checkpoint()
     broker.core.create("other")
     await broker.segment()
     # The child waits for a reader of the pipe, and the storage for the child.
-    os.mkfifo(broker.folder / "segments" / "00000001.1.outcomes.tmp")
+    os.mkfifo(broker.folder / "segments" / "00000001.2.outcomes.tmp")
     await broker.checkpoint(is_covered=False)
-    _, second, _ = broker.rig.log.closed_segments()
+    (deletes,) = (segment for segment in broker.rig.log.closed_segments() if segment.last_lsn == last_lsn)
 
-    assert await broker.rig.log.drop_segments([second.number], broker.upto) == []
+    assert await broker.rig.log.drop_segments([deletes.number], broker.upto) == []
 
     assert broker.manifest.dropped == []
     await broker.place.crash(broker.rig.log)
     await broker.start()
     await broker.covered()
+    await broker.leave_behind()
     await broker.drop_behind_first()
     await broker.rig.log.close()
     assert_exact(broker)

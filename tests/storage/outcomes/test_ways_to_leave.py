@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cmqd_reading.states import Result, State
+from cmqd_segment.checkpoint import AnyPart, QueueSlice
 from support.core.builders import Rig
 from support.storage.outcome_rig import OutcomeRig, assert_exact, facts, told_by
 from support.storage.ways_to_leave import (
@@ -83,6 +84,26 @@ async def test_a_delete_between_the_header_of_a_checkpoint_and_its_slice_is_told
         await rig.checkpoint(taken)
 
     assert await told_of(rig, 2) == {("deleted", 2): 100}
+
+
+async def test_the_entries_of_two_rounds_ascend_although_the_slices_of_queues_have_other_rows(tmp_path: Path) -> None:
+    """The first round has the later row, of the queue whose slice is newer."""
+    rig = await lives(tmp_path / "data", Way(PLAIN, [received], {}), at_each_step=True)
+    core = rig.core
+    taken: list[AnyPart] = []
+    for part in core.broker.checkpoint(lambda: core.log.last_lsn, core.now_ms):
+        taken.append(part)
+        if isinstance(part, QueueSlice) and part.queue_id == 2:
+            deleted(core, 10)
+            core.delete(*core.handles("stuck"), name="stuck")
+    await rig.segment()
+    await rig.checkpoint(taken)
+    core.create("more")
+    await rig.segment()
+    await rig.checkpoint()
+    deleted(core, 10)
+
+    assert await told_of(rig, 2) == {("deleted", 2): 20, ("active", 1): 80}
 
 
 async def test_a_message_that_is_deleted_before_any_checkpoint_is_told(tmp_path: Path) -> None:
