@@ -173,8 +173,8 @@ class Recovered:
         """
         listed, oldest = self.manifest.checkpoints, catalog.checkpoints[0] if catalog.checkpoints else None
         catalog.outcomes = self.outcomes
-        if oldest is not None and listed[0] != oldest:
-            # The oldest is damaged, so no round can begin from it.
+        if oldest is not None and listed[:1] != [oldest]:
+            # The oldest is damaged, or was copied from an engine: no round can begin where the last round ended.
             catalog.outcomes = {
                 number: msgspec.structs.replace(entry, known_from=oldest.end_lsn, upto=oldest.lsn)
                 for number, entry in self.outcomes.items()
