@@ -52,10 +52,15 @@ async def test_how_a_message_left_is_told_when_the_rows_are_gone(name: str, at_e
         assert told == way.told
 
 
+def deleted_and_rewound(core: Rig) -> None:
+    deleted(core)
+    rewound(core)
+
+
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        ([lambda core: (deleted(core), rewound(core))], {("active", 0): 100}),
+        ([deleted_and_rewound], {("active", 0): 100}),
         ([in_one_row(deleted, rewound)], {("active", 0): 100}),
         ([deleted, in_one_row(rewound, deleted, rewound)], {("active", 0): 100}),
         ([deleted, in_one_row(rewound, deleted)], {("deleted", 1): 100}),

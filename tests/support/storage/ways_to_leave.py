@@ -11,21 +11,40 @@ MINUTE_MS = 60_000
 Step = Callable[[Rig], object]
 
 
+def sent(core: Rig) -> None:
+    core.send(*[b"x"] * 100)
+
+
 class Way(NamedTuple):
     """A way to leave: attributes of the queue, steps with a segment each, and (state, receives) of 100 messages."""
 
     attributes: dict[str, int | str | bool]
     steps: list[Step]
     told: dict[tuple[str, int | None], int]
-    fill: Step = lambda core: core.send(*[b"x"] * 100)
+    fill: Step = sent
 
 
-def received(core: Rig, times: int = 1) -> None:
-    """Receive every message this often; the visibility timeouts pass."""
-    for _ in range(times):
-        while core.receive(most=16):
-            pass
-        core.settle(MINUTE_MS)
+def received(core: Rig) -> None:
+    """Receive every message; the visibility timeouts pass."""
+    while core.receive(most=16):
+        pass
+    core.settle(MINUTE_MS)
+
+
+def expired(core: Rig) -> None:
+    core.settle(4 * MINUTE_MS)
+
+
+def cleared(core: Rig) -> None:
+    core.clear()
+
+
+def queue_deleted(core: Rig) -> None:
+    core.delete_queue()
+
+
+def half_sent(core: Rig) -> None:
+    core.send_half(*[b"h"] * 100)
 
 
 def deleted(core: Rig, count: int = 100) -> None:
@@ -94,27 +113,27 @@ WAYS = {
     "deleted but one": Way(PLAIN, [all_but_first], {("active", 1): 1, ("deleted", 1): 99}),
     "received ten times, deleted in another segment": Way(
         PLAIN,
-        [lambda core: received(core, 4), lambda core: received(core, 5), deleted],
+        [*[received] * 9, deleted],
         {("deleted", 10): 100},
     ),
     "dead letters by receives": Way(
         {**PLAIN, "dead_letter_queue": "dead", "dead_letter_max_receives": 2},
-        [lambda core: received(core, 1), lambda core: received(core, 1)],
+        [received, received],
         {("dead_lettered", 2): 100},
     ),
     "rejected": Way(DEAD_LETTERS, [rejected], {("dead_lettered", 1): 100}),
     "expired": Way(
         {**PLAIN, "retention_ms": 120_000},
-        [received, lambda core: core.settle(240_000)],
+        [received, expired],
         {("expired", 1): 100},
     ),
-    "cleared": Way(PLAIN, [received, lambda core: core.clear()], {("cleared", 1): 100}),
-    "queue deleted": Way(PLAIN, [received, lambda core: core.delete_queue()], {}),
+    "cleared": Way(PLAIN, [received, cleared], {("cleared", 1): 100}),
+    "queue deleted": Way(PLAIN, [received, queue_deleted], {}),
     "half messages, decided": Way(
         {**PLAIN, "transactional": True},
         [decided],
         {("committed", 0): 50, ("rolled_back", 0): 50},
-        lambda core: core.send_half(*[b"h"] * 100),
+        half_sent,
     ),
     "redriven": Way(PLAIN, [redriven], {("redriven", 0): 100}, moved_here),
     "deleted in a rewind window": Way(REWINDING, [deleted], {("deleted", 1): 100}),
