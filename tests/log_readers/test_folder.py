@@ -26,7 +26,7 @@ from cmqd_log.data_folder import folder as folder_module
 from cmqd_log.data_folder.catalog import read_catalog
 from cmqd_log.data_folder.folder import Folder
 from cmqd_log.data_folder.log_files import LogFiles
-from cmqd_log.data_folder.plan import Task, is_sealed
+from cmqd_log.data_folder.plan import Task, View, is_sealed
 from cmqd_log.errors import DataLossError, FolderError, NewerFolderError, OptionError, SegmentReclaimedError
 from cmqd_log.export import export, plan_export
 from cmqd_log.options import Options, parse_options
@@ -44,6 +44,7 @@ from cmqd_segment.manifest import (
 )
 from cmqd_segment.rows import encode_records, meta_checksum
 from cmqd_segment.schema import open_read_only
+from support.eventually import eventually
 from support.processes.running_server import RunningServer
 from support.spark.log_folder import queue_created, sends, write_folder
 from support.storage.log_rig import NOW_MS, LogRig
@@ -340,9 +341,22 @@ async def test_a_broker_with_a_live_message_in_its_first_segment_and_nothing_beh
                 assert (sealed.hi, sealed.extents) == (0, ())
                 assert first_offset(sealed, parse_options({"path": path})) == 0
                 assert planned(data, startingLsn="1") == []
-                everything = Folder(path).view(include_active=True)
+                # Segments that nothing needs go together, and each takes its time: look while none goes.
+                found: list[tuple[View, list[tuple[int, int]]]] = []
+
+                def is_seen() -> bool:
+                    before, view, after = (
+                        read_manifest(data),
+                        Folder(path).view(include_active=True),
+                        read_manifest(data),
+                    )
+                    found.append((view, before.dropped))
+                    states = [entry.state for entry in (*before.segments, *after.segments)]
+                    return SegmentState.DROPPING not in states and before.dropped == after.dropped
+
+                await eventually(is_seen)
+                everything, dropped = found[-1]
                 assert everything.extents[0].first_lsn == 1
-                dropped = read_manifest(data).dropped
                 assert everything.gaps(1, dropped[-1][1]) == dropped
 
     # Stopped in order: all that is left is sealed, and read.
