@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from pyroaring import BitMap64
@@ -177,10 +176,8 @@ def reconcile(options: Options, tell: Callable[[int, int], object] = lambda done
     Raises:
         CmqdSourceError: the log cannot be read, or its segments are reclaimed faster than they are read.
     """
-    with TemporaryDirectory(prefix="cmqd-reconcile-") as cache:
-        # Both readings read the files of a URL, which are fetched once.
-        options = replace(options, cache_folder=options.cache_folder or cache)
-        folder = open_folder(options)
+    # Held over both readings, which fetch a file of a URL once.
+    with open_folder(options) as folder:
         for _ in range(ATTEMPTS):
             view = folder.view(include_active=options.include_active)
             missing = _missing(options, view)

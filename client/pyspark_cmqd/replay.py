@@ -12,10 +12,10 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import closing
 from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -53,8 +53,12 @@ def replay(
     """
     if journal.is_done:
         return True
-    with closing(SliceReader(journal, file, is_local=str(spark.sparkContext.master).startswith("local"))) as reader:
-        return _send_slices(spark.sparkContext, reader, journal, file, url, stopped, tell)
+    context = spark.sparkContext
+    with TemporaryDirectory(prefix="cmqd-replay-") as cache:
+        # The tasks of a slice are new readers: without a folder for the run each fetches the files of a URL again.
+        # Executors on other machines do: no process would remove their files at the end of the run.
+        reader = SliceReader(journal, file, cache if str(context.master).startswith("local") else "")
+        return _send_slices(context, reader, journal, file, url, stopped, tell)
 
 
 def _send_slices(

@@ -9,7 +9,7 @@ With a master each slice is a job of Spark, and its tasks call :func:`send_part`
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cmqd_client.address import parse_address
@@ -101,37 +101,29 @@ async def _copy(journal: Journal, file: Path, url: str, stopped: Callable[[], bo
     async with sender_to(target_of(journal, url), product=PRODUCT, name=NAME) as sender:
         # In a thread: a piece of a URL takes minutes, in which the connection needs its heartbeats.
         reader = await asyncio.to_thread(SliceReader, journal, file)
-        # Closed behind the last read, which a cancelled run still ends.
-        with closing(reader):
-            await _send_slices(sender, reader, journal, file, stopped, tell)
-
-
-async def _send_slices(
-    sender: Sender, reader: SliceReader, journal: Journal, file: Path, stopped: Callable[[], bool], tell: Tell
-) -> None:
-    async with _reading_ahead(reader.chunks(journal.slices[journal.done :], sender.most)) as ahead:
-        is_begun = False
-        while not journal.is_done:
-            if stopped():
-                if is_begun:
-                    # No message of the slice was sent.
-                    journal.attempts -= 1
+        async with _reading_ahead(reader.chunks(journal.slices[journal.done :], sender.most)) as ahead:
+            is_begun = False
+            while not journal.is_done:
+                if stopped():
+                    if is_begun:
+                        # No message of the slice was sent.
+                        journal.attempts -= 1
+                        write_journal(journal, file)
+                    return
+                await ahead.read()
+                if not is_begun:
+                    journal.begin(time.time())
                     write_journal(journal, file)
-                return
-            await ahead.read()
-            if not is_begun:
-                journal.begin(time.time())
+                one, begun, before = journal.next_slice, time.monotonic(), sender.total.messages
+                await _send_slice(sender, ahead)
+                doubt = journal.end(sender.total.messages - before, time.monotonic() - begun, time.time())
+                # The end of a slice and the beginning of the next one are one write, unless its rows are not read yet.
+                is_begun = not journal.is_done and not stopped() and ahead.is_read
+                if is_begun:
+                    journal.begin(time.time())
+                # Before anything else: an end of the run before this line sends the slice again, after this line never.
                 write_journal(journal, file)
-            one, begun, before = journal.next_slice, time.monotonic(), sender.total.messages
-            await _send_slice(sender, ahead)
-            doubt = journal.end(sender.total.messages - before, time.monotonic() - begun, time.time())
-            # The end of a slice and the beginning of the next one are one write, unless its rows are not read yet.
-            is_begun = not journal.is_done and not stopped() and ahead.is_read
-            if is_begun:
-                journal.begin(time.time())
-            # Before anything else: an end of the run before this line sends the slice again, after this line never.
-            write_journal(journal, file)
-            tell(one, doubt)
+                tell(one, doubt)
 
 
 async def _send_slice(sender: Sender, ahead: "_ReadAhead") -> None:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from cmqd_log.copy.counting import row_checks
@@ -16,7 +15,7 @@ from cmqd_log.data_folder.plan import Task, describe, pieces_of, split
 from cmqd_log.data_folder.positions import check_position, start_at
 from cmqd_log.errors import DataLossError, FolderError, OtherLogError, SegmentReclaimedError
 from cmqd_log.message_states.states_at import StatesBySegment, read_states
-from cmqd_log.options import Mode, Options, is_url, parse_options
+from cmqd_log.options import Mode, Options, parse_options
 from cmqd_log.reading.planning import check_loss, plan_batch, shows_any
 from cmqd_log.reading.tasks import Stretch, read_stretches
 
@@ -74,13 +73,14 @@ class Chunk(NamedTuple):
 class SliceReader:
     """Reads the remaining slices of a run. Names are looked up once: rows above the count are not part of a run."""
 
-    def __init__(self, journal: Journal, file: Path, *, is_local: bool = True) -> None:
+    def __init__(self, journal: Journal, file: Path, cache_folder: str = "") -> None:
         """Plan the run.
 
         Args:
             journal: the run.
             file: of the journal.
-            is_local: this machine reads all slices, so a file of a URL is fetched once for the run.
+            cache_folder: for files of a URL, if other processes read them too; this process fetches a file once for the
+                run.
 
         Raises:
             CmqdSourceError: the log, or the file of states, cannot be read.
@@ -92,11 +92,8 @@ class SliceReader:
             starting_ms=journal.starting_ms,
             ending_ms=journal.ending_ms,
             fail_on_data_loss=not journal.allow_data_loss,
+            cache_folder=cache_folder or options.cache_folder,
         )
-        self._fetched = None
-        if is_local and is_url(options.path) and not options.cache_folder:
-            self._fetched = TemporaryDirectory(prefix="cmqd-replay-")
-            options = replace(options, cache_folder=self._fetched.name)
         self._options: Options = options
         self._folder = open_folder(options)
         self._states: StatesBySegment = {}
@@ -109,11 +106,6 @@ class SliceReader:
             task.piece.extent.number: replace(task, options=options)
             for task in plan_batch(replace(asked, only_lsns=(journal.next_slice.first_lsn, journal.position)), columns)
         }
-
-    def close(self) -> None:
-        """Remove the files that were fetched for the run."""
-        if self._fetched is not None:
-            self._fetched.cleanup()
 
     def chunks(self, slices: list[Slice], most: int) -> Iterator[Chunk]:
         """Yield the requests of the slices in order; each slice has at least one chunk.

@@ -373,7 +373,7 @@ def test_a_log_by_url_has_the_same_lines_and_leaves_no_files(
 
     assert code == ExitCode.OK, err
     assert json.loads(out) == json.loads(cmq("--path", str(hours), "--output", "json")[1])
-    assert [path.name for path in temporary.iterdir() if path.name.startswith("cmqd-reconcile")] == []
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("cmqd-")] == []
 
 
 def test_an_empty_log_has_no_lines(tmp_path: Path, cmq: Cmq):

@@ -8,9 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from support.client.cmq_runs import Cmq, Ran
 from support.eventually import eventually_elsewhere
 from support.processes.running_broker import RunningBroker
 from support.spark.log_folder import queue_created, sends, write_folder
+from support.spark.log_store import serving
 from support.storage.log_rig import NOW_MS, body
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
@@ -59,32 +58,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
         with_client(broker, fill)
         yield broker
-
-
-@contextmanager
-def served(folder: Path, asked: list[str]) -> Generator[str]:
-    """Serve a folder by HTTP on the loopback; ``asked`` gets the paths of the requests."""
-
-    class Handler(SimpleHTTPRequestHandler):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args, directory=str(folder))
-
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            super().do_GET()
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def with_client(broker: RunningBroker, work: Callable[[Client], Any]) -> Any:
@@ -476,20 +449,19 @@ def test_a_queue_is_replayed_into_itself_only_if_that_is_meant(cmq: Cmq, broker:
 
 @both_ways
 def test_a_log_by_url_is_replayed(cmq: Cmq, broker: RunningBroker, target: str, tmp_path: Path) -> None:
-    asked: list[str] = []
-    with served(broker.folder / "data", asked) as url:
-        replay = ["--path", url, "--queue", "orders", "--into", target, "--output", "json"]
+    with serving(broker.folder) as store:
+        replay = ["--path", store.url, "--queue", "orders", "--into", target, "--output", "json"]
         ran = cmq(*replay, "--slice", "200", "--state", str(tmp_path / "run.json"))
         assert (ran.code, ran.json["messages_sent"], ran.json["slices_done"]) == (ExitCode.OK, ORDERS, 3)
         assert bodies(taken(broker, target)) == ALL_ORDERS
 
-        segments = [file for file in asked if file.endswith(".db")]
-        # Once for the count, perhaps, and once for the run, however many slices the segment has.
+        segments = [path for path, _ in store.asked if path.endswith(".db")]
+        # Once for the count and once for the run, however many slices a segment has.
         assert len(segments) <= 2 * len(set(segments))
 
         # The journal has the URL, from which the run goes on.
         journal = json.loads((tmp_path / "run.json").read_text())
-        assert journal["source"]["path"] == url
+        assert journal["source"]["path"] == store.url
         (tmp_path / "run.json").write_text(json.dumps({**journal, "run": "r-000000000002", "done": 1, "sent": 200}))
         ran = cmq("--resume", str(tmp_path / "run.json"), "--output", "json")
         assert (ran.code, ran.json["messages_sent"]) == (ExitCode.OK, ORDERS)

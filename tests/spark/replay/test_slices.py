@@ -36,10 +36,7 @@ def quiet(*_: object) -> None:
 class FakeReader:
     """Each slice is a part with a single task: its first row."""
 
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def close(self) -> None:
+    def __init__(self, *_: object) -> None:
         pass
 
     def parts(self, one: Slice, count: int) -> list[list[int]]:
