@@ -174,7 +174,7 @@ lock: setup  ## resolve the dependencies of pyproject.toml anew into requirement
 	  --extra pydantic \
 	  --group lowest --output-file requirements/lowest.txt
 	$(LOWEST) --extra taskiq --extra faststream --output-file requirements/lowest-frameworks.txt
-	$(LOWEST) --extra spark --extra sql --output-file requirements/lowest-spark.txt
+	$(LOWEST) --extra spark --extra sql --group connect --output-file requirements/lowest-spark.txt
 	$(LOCK) --extra spark --extra sql --group readers --constraint requirements/dev.txt --output-file requirements/spark.txt
 	$(LOCK) --group sdk --constraint requirements/dev.txt --output-file requirements/sdk.txt
 	$(LOCK) --group docs --constraint requirements/dev.txt --output-file requirements/docs.txt

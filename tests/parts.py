@@ -269,8 +269,11 @@ OPENAPI = "tests/gateway/rest/test_openapi_valid.py"
 """Needs openapi-spec-validator; its requirements exclude the lowest versions of the extras."""
 LOWEST_SPARK = (
     "tests/spark/reading/test_batch.py",
-    "tests/spark/streams/test_stream.py",
+    "tests/spark/reading/test_tables.py",
+    "tests/spark/streams",
     "tests/spark/sink/test_sink.py",
+    "tests/spark/test_connect.py",
+    "tests/spark/test_versions.py",
     "tests/log_readers/test_scan.py",
     "tests/log_readers/test_sql.py",
 )

@@ -154,8 +154,8 @@ def _log_id(options: Mapping[str, str]) -> str:
     from cmqd_log.data_folder.folder import open_folder
 
     if "path" in options:
-        with suppress(CmqdSourceError):
-            return open_folder(parse_options(options)).manifest().log_id
+        with suppress(CmqdSourceError), open_folder(parse_options(options)) as folder:
+            return folder.manifest().log_id
     return ""
 
 
