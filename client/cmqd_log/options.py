@@ -11,6 +11,7 @@
 | ``routingKey`` | a binding key: messages that were published with a matching routing key | any |
 | ``startingLsn``, ``endingLsn`` | first and last row, both included; ``earliest`` and ``latest`` | all |
 | ``startingTimestamp``, ``endingTimestamp`` | sent at or after the first, before the second; with a zone | all |
+| ``table`` | ``log``, or ``receives``: a row for each receive of a message | ``log`` |
 | ``mode`` | ``events``, ``all``, ``backlog``, ``consumed``, ``dead`` | ``events`` |
 | ``includeActive`` | also unsealed rows; needs the folder of the same machine | ``false`` |
 | ``clients`` | of a mode: fill ``received_by`` and ``left_by``, which needs all rows | ``false`` |
@@ -34,6 +35,7 @@ from typing import Any
 import msgspec
 
 from cmqd_log.errors import HIDDEN, OptionError
+from cmqd_log.schema import Table
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -74,6 +76,7 @@ class Options:
     starting_ms: int | None = None
     ending_ms: int | None = None
     mode: Mode = Mode.EVENTS
+    table: Table = Table.LOG
     include_active: bool = False
     clients: bool = False
     min_partitions: int = 1
@@ -96,6 +99,11 @@ class Options:
     only_lsns: tuple[int, int] = (0, LAST_LSN)
     """First and last row that pushed-down filters let through. The range limits the messages that are shown, not the
     row as of which their states are told: else the same message would have another state with push-down on."""
+
+    @property
+    def is_of_queues(self) -> bool:
+        """True if a row is about a message in a queue: the messages of topics themselves are not read."""
+        return self.mode is not Mode.EVENTS or self.table is Table.RECEIVES
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
@@ -138,6 +146,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         starting_ms=_time(values, "startingTimestamp"),
         ending_ms=_time(values, "endingTimestamp"),
         mode=_mode(values),
+        table=table_of(values),
         include_active=flag(values, "includeActive", False),
         clients=flag(values, "clients", False),
         min_partitions=whole(values, "minPartitions", 1, 1, MAX_PARTITIONS),
@@ -156,6 +165,12 @@ def parse_options(given: Mapping[str, str]) -> Options:
             "routingKey", options.routing_key, "'tags' is given too; no message has both tags and a routing key"
         )
     _check_range(options, values)
+    if options.table is Table.RECEIVES:
+        for name in ("mode", "topic", "tags", "routingKey", "statesFile"):
+            if name.lower() in values:
+                raise OptionError(
+                    name, values[name.lower()], "table receives does not have this option; leave the option out"
+                )
     if options.topics and options.mode is not Mode.EVENTS:
         raise OptionError(
             "topic", values["topic"], f"mode {options.mode} reads messages of queues; topics are read in mode events"
@@ -176,6 +191,7 @@ _NAMES = (
     "endingLsn",
     "startingTimestamp",
     "endingTimestamp",
+    "table",
     "mode",
     "includeActive",
     "clients",
@@ -256,6 +272,19 @@ def _mode(values: Mapping[str, str]) -> Mode:
         return Mode(text.lower())
     except ValueError:
         raise OptionError("mode", text, f"give one of {', '.join(Mode)}") from None
+
+
+def table_of(values: Mapping[str, str]) -> Table:
+    """Return the option ``table``.
+
+    Raises:
+        OptionError: there is no table of this name.
+    """
+    text = values.get("table", Table.LOG)
+    try:
+        return Table(text.strip().lower())
+    except ValueError:
+        raise OptionError("table", text, f"give one of {', '.join(Table)}") from None
 
 
 def flag(values: Mapping[str, str], option: str, default: bool) -> bool:

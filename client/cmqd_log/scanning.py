@@ -6,8 +6,9 @@
     with ProcessPoolExecutor() as pool:
         tables = pool.map(table_of, tasks)  # def table_of(task): return cmqd_log.read(task).read_all()
 
-Options, columns and errors are those of the source of Spark (``cmqd_log.options``). A reader serves a single scan, and
-is empty afterwards, without an error: ``read_all`` makes a table that can be read again.
+Options, columns and errors are those of the source of Spark (``cmqd_log.options``). The option ``table`` chooses what a
+row is. A reader serves a single scan, and is empty afterwards, without an error: ``read_all`` makes a table that can be
+read again.
 """
 
 # pyarrow tells pyright little of its types.
@@ -24,22 +25,22 @@ import msgspec
 import pyarrow as pa
 
 from cmqd_log.data_folder.folder import open_folder
-from cmqd_log.data_folder.plan import Task
 from cmqd_log.errors import OptionError
-from cmqd_log.options import Mode, Options, parse_options
+from cmqd_log.options import Options, parse_options
 from cmqd_log.reading.arrow_batches import schema_of
-from cmqd_log.reading.planning import plan_batch, warn_unsealed
-from cmqd_log.reading.tasks import read_task
-from cmqd_log.schema import COLUMNS
+from cmqd_log.reading.planning import warn_unsealed
+from cmqd_log.reading.tables import AnyTask, batches_of, plan_table
+from cmqd_log.schema import COLUMNS_OF
 
 Value: TypeAlias = "str | int | datetime | Iterable[str] | Mapping[str, object]"
 """Value of an option: as the table of options writes it, or as the type of Python that it stands for."""
 
 
-def plan(path: "str | os.PathLike[str]", columns: "Sequence[str] | None" = None, **options: Value) -> list[Task]:
+def plan(path: "str | os.PathLike[str]", columns: "Sequence[str] | None" = None, **options: Value) -> list[AnyTask]:
     """Plan a read of the log at this moment, as tasks that can be pickled.
 
-    The tasks together have each message once. In the order of the list they are in the order of the log.
+    The tasks together have each message once. In the order of the list they are in the order of the log. Table
+    ``receives`` is a single task.
 
     Args:
         path: the data folder of a broker, a copy of it, or the URL of one.
@@ -50,39 +51,16 @@ def plan(path: "str | os.PathLike[str]", columns: "Sequence[str] | None" = None,
         OptionError: an option or a column cannot be used.
         CmqdSourceError: the folder or requested rows cannot be read.
     """
-    names, given = _checked(path, columns, options)
-    return _planned(names, given)
+    return _planned(*_checked(path, columns, options))
 
 
-def _checked(
-    path: "str | os.PathLike[str]", columns: "Sequence[str] | None", options: Mapping[str, Value]
-) -> tuple[list[str], Options]:
-    names = list(COLUMNS) if columns is None else list(columns)
-    if isinstance(columns, str) or not names:
-        # Batches without a column have no rows.
-        raise OptionError("columns", columns, "give a list with at least one column, or None for all columns")
-    for name in names:
-        if name not in COLUMNS:
-            raise OptionError("columns", name, f"columns are {', '.join(COLUMNS)}")
-    return names, parse_options(
-        {"path": os.fspath(path), **{name: _text(name, value) for name, value in options.items()}}
-    )
-
-
-def _planned(names: Sequence[str], given: Options) -> list[Task]:
-    tasks = plan_batch(given, names)
-    if not tasks:
-        warn_unsealed(given)
-    return tasks
-
-
-def read(task: Task) -> "pa.RecordBatchReader":
-    """Return the messages of a task.
+def read(task: AnyTask) -> "pa.RecordBatchReader":
+    """Return the messages, or receives, of a task.
 
     The reader raises:
         FolderError, DataLossError: a segment cannot be read, or was reclaimed.
     """
-    return _reader(task.columns, [task], ExitStack())
+    return _reader(task.options, task.columns, [task], ExitStack())
 
 
 def scan(
@@ -90,30 +68,59 @@ def scan(
 ) -> "pa.RecordBatchReader":
     """Return the messages of the log at this moment, in the order of the log; arguments and errors as for :func:`plan`.
 
-    Memory is bounded by a batch: ``batchRows`` messages, or 32 MiB of bodies.
+    Memory is bounded by a batch: ``batchRows`` messages, or 32 MiB of bodies. Table ``receives`` is in the order in
+    which the receives ended, and holds the receives under way in memory, too.
 
     The reader raises:
         FolderError, DataLossError: a segment cannot be read, or was reclaimed.
     """
-    names, given = _checked(path, columns, options)
+    given, names = _checked(path, columns, options)
     with ExitStack() as kept:
-        if given.mode is not Mode.EVENTS:
+        if given.is_of_queues:
             # The plan fetches the segments of a URL, which the read uses again. Of events, the read alone fetches a
             # segment, and removes it before the next.
             kept.enter_context(open_folder(given))
-        tasks = _planned(names, given)
-        return _reader(names, tasks, kept.pop_all())
+        return _reader(given, names, _planned(given, names), kept.pop_all())
 
 
-def _reader(columns: Sequence[str], tasks: Sequence[Task], kept: ExitStack) -> "pa.RecordBatchReader":
-    schema = schema_of(columns)
+def _checked(
+    path: "str | os.PathLike[str]", columns: "Sequence[str] | None", options: Mapping[str, Value]
+) -> tuple[Options, list[str]]:
+    """Return the options and the names of the columns.
+
+    Raises:
+        OptionError: an option or a column cannot be used.
+    """
+    given = parse_options({"path": os.fspath(path), **{name: _text(name, value) for name, value in options.items()}})
+    known = COLUMNS_OF[given.table]
+    names = list(known) if columns is None else list(columns)
+    if isinstance(columns, str) or not names:
+        # Batches without a column have no rows.
+        raise OptionError("columns", columns, "give a list with at least one column, or None for all columns")
+    for name in names:
+        if name not in known:
+            raise OptionError("columns", name, f"columns are {', '.join(known)}")
+    return given, names
+
+
+def _planned(given: Options, names: Sequence[str]) -> list[AnyTask]:
+    tasks = plan_table(given, names)
+    if not tasks:
+        warn_unsealed(given)
+    return tasks
+
+
+def _reader(
+    given: Options, columns: Sequence[str], tasks: Sequence[AnyTask], kept: ExitStack
+) -> "pa.RecordBatchReader":
+    schema = schema_of(columns, COLUMNS_OF[given.table])
     return pa.RecordBatchReader.from_batches(schema, _batches(tasks, schema, kept))
 
 
-def _batches(tasks: Sequence[Task], schema: "pa.Schema", kept: ExitStack) -> "Iterator[pa.RecordBatch]":
+def _batches(tasks: Sequence[AnyTask], schema: "pa.Schema", kept: ExitStack) -> "Iterator[pa.RecordBatch]":
     with kept:
         for task in tasks:
-            yield from read_task(task, schema)
+            yield from batches_of(task, schema)
 
 
 def _text(name: str, value: Value) -> str:

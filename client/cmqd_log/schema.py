@@ -1,5 +1,9 @@
 """The columns of the source. Pure: names and Spark's DDL; pyspark and pyarrow make types of it elsewhere."""
 
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
 COLUMNS: dict[str, str] = {
     "lsn": "bigint",
     "row_index": "int",
@@ -37,6 +41,42 @@ COLUMNS: dict[str, str] = {
 message among all messages of the row, in the selection of a query or not. ``queue_id`` and ``position`` are another
 identity; a queue that is created again under its name has another id.
 """
+
+RECEIVES: dict[str, str] = {
+    "account": "string",
+    "queue": "string",
+    "queue_id": "bigint",
+    "position": "bigint",
+    "msg_id": "string",
+    "enqueue_ts": "timestamp",
+    "lsn": "bigint",
+    "row_index": "int",
+    "lease": "bigint",
+    "from_ts": "timestamp",
+    "until_ts": "timestamp",
+    "ended_ts": "timestamp",
+    "how": "string",
+    "from_lsn": "bigint",
+    "ended_lsn": "bigint",
+    "received_by": "string",
+    "ended_by": "string",
+    "as_of_lsn": "bigint",
+}
+"""Columns of a receive, in order; new columns are appended. ``lease`` is the identity. The message has the two
+identities of ``COLUMNS``: its ``queue_id`` and ``position``, and ``lsn`` and ``row_index`` of the row that stored it.
+"""
+
+
+class Table(StrEnum):
+    """Option ``table``: what a row is."""
+
+    LOG = "log"
+    """A stored message, or in a mode a message with its state."""
+    RECEIVES = "receives"
+    """A receive of a message."""
+
+
+COLUMNS_OF: Final[Mapping[Table, Mapping[str, str]]] = {Table.LOG: COLUMNS, Table.RECEIVES: RECEIVES}
 
 OF_THE_LOG = {"cmqd": "log"}
 """Metadata of the column ``dedup_id``. The sink uses the dedup ids of a log for its own rows only on request. A

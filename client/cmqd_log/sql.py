@@ -32,7 +32,7 @@ from cmqd_log.errors import CmqdSourceError, DataLossError, OptionError
 from cmqd_log.options import Mode, Options, parse_options
 from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.scanning import scan
-from cmqd_log.schema import COLUMNS
+from cmqd_log.schema import COLUMNS, RECEIVES, Table
 
 DEFAULT_LOAD_LIMIT: Final = 1 << 30
 """Bytes of a table that is loaded."""
@@ -74,18 +74,22 @@ FROM messages GROUP BY ALL"""
 class Scanned(NamedTuple):
     """A table that is a scan of the log."""
 
-    mode: Mode
+    options: Mapping[str, str]
+    """Options of the scan."""
     columns: Mapping[str, str]
     """The columns of the scan by the names of the table."""
+    kinds: Mapping[str, str]
+    """Types by the columns of the scan."""
 
 
 SCANNED: Final = {
-    "log": Scanned(Mode.EVENTS, {name: name for name in COLUMNS}),
-    "messages": Scanned(Mode.ALL, _OF_MESSAGES),
+    "log": Scanned({"mode": Mode.EVENTS}, {name: name for name in COLUMNS}, COLUMNS),
+    "messages": Scanned({"mode": Mode.ALL}, _OF_MESSAGES, COLUMNS),
+    "receives": Scanned({"table": Table.RECEIVES}, {name: name for name in RECEIVES}, RECEIVES),
 }
 TABLES: Final = (*SCANNED, "queues")
-"""``log``: a row for each stored message. ``messages``: a row for each message of a queue, with its state. ``queues``:
-a row for each queue with messages."""
+"""``log``: a row for each stored message. ``messages``: a row for each message of a queue, with its state.
+``receives``: a row for each receive of a message. ``queues``: a row for each queue with messages."""
 
 _T = TypeVar("_T")
 
@@ -184,8 +188,8 @@ class Tables:
         """
         table = SCANNED[name]
         columns = [table.columns[column] for column in use.columns]
-        clients = table.mode is not Mode.EVENTS and not {"received_by", "left_by"}.isdisjoint(columns)
-        reader = scan(columns=columns, mode=table.mode, clients=clients, **self._options)
+        clients = not {"received_by", "left_by"}.isdisjoint(columns)
+        reader = scan(columns=columns, clients=clients, **table.options, **self._options)
         schema = pa.schema([field.with_name(name) for field, name in zip(reader.schema, use.columns, strict=True)])
         scanned = self._watched(reader)
         self._scans.append(scanned)
@@ -276,7 +280,7 @@ def _create(database: "duckdb.DuckDBPyConnection", name: str, table: Scanned, us
     read = frozenset[str]() if use is None else frozenset(use.columns)
     columns: list[str] = []
     for column, source in table.columns.items():
-        kind = _kind_of(source)
+        kind = _kind_of(table.kinds[source])
         value = f'"{column}"' if column in read else f"error('{_UNDECODED}: {column}')::{kind}"
         columns.append(f'{value} AS "{column}"')
     source = f"read_{name}" if read else "(SELECT 1 LIMIT 0)"
@@ -294,9 +298,8 @@ _KINDS: Final = {
 }
 
 
-def _kind_of(column: str) -> str:
-    """Return DuckDB's type of a column."""
-    kind = COLUMNS[column]
+def _kind_of(kind: str) -> str:
+    """Return DuckDB's type of a column with a type of the schema."""
     if kind in _KINDS:
         return _KINDS[kind]
     fields = (field.split(":") for field in kind.removeprefix("struct<").removesuffix(">").split(","))
@@ -337,7 +340,8 @@ def _uses(statement: str) -> dict[str, Use] | None:
         for name, table in SCANNED.items():
             # The plan shows the columns of a scan, and not its table, so the names of the columns tell the table.
             fields = [
-                schema_of([source]).field(0).with_name(f"{name}.{column}") for column, source in table.columns.items()
+                schema_of([source], table.kinds).field(0).with_name(f"{name}.{column}")
+                for column, source in table.columns.items()
             ]
             database.register(f"read_{name}", pa.schema(fields).empty_table())
             shown = ", ".join(f'"{name}.{column}" AS "{column}"' for column in table.columns)

@@ -27,8 +27,9 @@ from cmqd_segment.records import TransactionsEnded, count_runs
 from cmqd_types.messages import printed_id
 from support.core.builders import Rig
 from support.core.busy_rig import busy_rig, replayed
+from support.spark import log_folder
 from support.spark.log_folder import queue_created, rows_of, sends, write_folder
-from support.storage.log_rig import NOW_MS, ForkedPlace, LogRig
+from support.storage.log_rig import NOW_MS, LogRig
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
 """Segments are written by a storage process. No session is needed."""
@@ -101,19 +102,7 @@ def test_modes_at_a_row_say_what_the_broker_said_there(seed: int, tmp_path: Path
 
 async def write_with_checkpoints(folder: Path, rig: Rig, checkpoints: "Mapping[int, list[AnyPart]]") -> None:
     """The rows of a broker, with a segment up to each of the LSNs, and a checkpoint there if given parts."""
-    rows, above = rows_of(rig), 0
-    for upto, parts in checkpoints.items():
-        log_rig = LogRig(ForkedPlace(folder, durability="os").log())
-        await log_rig.open()
-        for records, bodies, time_ms in rows[above:upto]:
-            log_rig.log.append(records, bodies, time_ms)
-            await log_rig.commit()
-        for part in parts:
-            log_rig.log.write_checkpoint(part)
-        if parts:
-            await log_rig.until(lambda log_rig=log_rig: log_rig.checkpoints_done)
-        await log_rig.log.close()
-        above = upto
+    await log_folder.write_with_checkpoints(folder, rows_of(rig), checkpoints)
 
 
 def test_with_a_segment_gone_all_is_told_that_the_oldest_checkpoint_can_tell(tmp_path: Path) -> None:

@@ -181,12 +181,12 @@ REFUSED = {
     "INSTALL httpfs": "LOAD is refused",
     "SET threads = 1": "SET is refused",
     "PRAGMA database_list": "PRAGMA is refused",
-    "SELECT * FROM '{file}'": "SQL reads the tables log, messages, queues alone, no files and no extensions",
-    "SELECT * FROM read_csv('{file}')": "SQL reads the tables log, messages, queues alone",
-    "SELECT * FROM read_text('{file}')": "SQL reads the tables log, messages, queues alone",
-    "SELECT * FROM glob('/etc/*')": "SQL reads the tables log, messages, queues alone",
+    "SELECT * FROM '{file}'": "SQL reads the tables log, messages, receives, queues alone, no files and no extensions",
+    "SELECT * FROM read_csv('{file}')": "SQL reads the tables log, messages, receives, queues alone",
+    "SELECT * FROM read_text('{file}')": "SQL reads the tables log, messages, receives, queues alone",
+    "SELECT * FROM glob('/etc/*')": "SQL reads the tables log, messages, receives, queues alone",
     "SELECT * FROM 'http://127.0.0.1:9/x.parquet'": "",
-    "SELECT * FROM here": "the tables are log, messages, queues; DESCRIBE log lists columns",
+    "SELECT * FROM here": "the tables are log, messages, receives, queues; DESCRIBE log lists columns",
     "SELECT quue FROM log": 'Referenced column "quue" not found',
     "SELECT st_point(1, 2)": "extensions are never loaded",
     "SELECT msg_id::INT FROM log": "Could not convert string",
@@ -284,7 +284,7 @@ def test_the_command_refuses_in_a_sentence(folder: Path, capfd: pytest.CaptureFi
     query = ["log", "query", "FROM nothing", "--path", str(folder)]
 
     assert run(query) == ExitCode.USAGE
-    assert "the tables are log, messages, queues" in capfd.readouterr().err
+    assert "the tables are log, messages, receives, queues" in capfd.readouterr().err
     assert run(["log", "query", "FROM log", "--path", str(folder), "--as-of-lsn", "99999"]) == ExitCode.USAGE
     assert "--as-of-lsn cannot be 99999" in capfd.readouterr().err
     assert run(["queue", "list", "--output", "csv"]) == ExitCode.USAGE

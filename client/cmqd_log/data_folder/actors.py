@@ -19,7 +19,7 @@ from cmqd_segment.records import ActorSeen, AnyRecord
 from cmqd_segment.schema import read_actors
 from cmqd_types.actors import Actor
 
-CLIENT_COLUMNS = frozenset({"sent_by", "received_by", "left_by"})
+CLIENT_COLUMNS = frozenset({"sent_by", "received_by", "left_by", "ended_by"})
 """Columns that show clients."""
 
 _SLICES = frozenset({1, 15})

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import structs
 
@@ -119,6 +119,14 @@ class Task:
     """The row of the log as of which the states hold; None in mode ``events``."""
 
 
+class _HasWeight(Protocol):
+    @property
+    def weight(self) -> int: ...
+
+
+_Weighed = TypeVar("_Weighed", bound=_HasWeight)
+
+
 def is_sealed(extent: SegmentEntry) -> bool:
     """True if the segment is sealed, and so never changes."""
     return extent.state is SegmentState.SEALED
@@ -177,10 +185,10 @@ def split(pieces: Sequence[Piece], least: int) -> list[Piece]:
     return parts
 
 
-def gathered(tasks: Sequence[Task], least: int) -> list[tuple[Task, ...]]:
+def gathered(tasks: Sequence[_Weighed], least: int) -> list[tuple[_Weighed, ...]]:
     """Group tasks into partitions, in order. Small neighbours share a partition while at least ``least`` remain."""
     most = min(GATHERED_BYTES, sum(task.weight for task in tasks) // least)
-    partitions: list[list[Task]] = []
+    partitions: list[list[_Weighed]] = []
     weight = 0
     for task in tasks:
         weight += task.weight

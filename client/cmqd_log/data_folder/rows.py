@@ -3,6 +3,7 @@
 No statement stays open between two pages of rows: an open statement on a live segment would delay its seal.
 """
 
+import logging
 import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,7 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from cmqd_log.data_folder.folder import Folder
-from cmqd_log.errors import FolderError, NewerFolderError
+from cmqd_log.data_folder.plan import describe
+from cmqd_log.errors import DataLossError, FolderError, NewerFolderError
 from cmqd_segment.manifest import SegmentEntry
 from cmqd_segment.newer import NewerFormatError
 from cmqd_segment.records import AnyRecord
@@ -18,6 +20,8 @@ from cmqd_segment.rows import QueueSummary, decode_queues, decode_records, meta_
 
 METAS_A_STATEMENT = 256
 SUMMARIES_A_STATEMENT = 500
+
+_log = logging.getLogger("cmqd_log")
 
 
 class MetaPage(NamedTuple):
@@ -73,6 +77,33 @@ def metas(
     while is_full:
         rows, above, is_full = metas_page(folder, raw, extent, above, upto)
         yield from rows
+
+
+def remaining(
+    folder: Folder, raw: sqlite3.Connection, extent: SegmentEntry, above: int, upto: int, *, fail_on_loss: bool
+) -> Iterator[tuple[int, int, list[AnyRecord]]]:
+    """Yield LSN, time and records of rows ``above < lsn <= upto``; rows that are given up as lost are a warning.
+
+    Raises:
+        FolderError: a row is damaged.
+        DataLossError: a row is given up as lost, and ``fail_on_loss`` is set.
+    """
+
+    def given_up(first: int, last: int) -> None:
+        text = f"the loss of {describe([(first, last)])} of {extent.file} was accepted, so states may be wrong"
+        if fail_on_loss:
+            raise DataLossError(f"{text}; failOnDataLoss=false reads the remaining rows")
+        _log.warning(text)
+
+    expected = max(above + 1, extent.first_lsn)
+    for lsn, time_ms, meta in metas(folder, raw, extent, above, upto):
+        if lsn > expected:
+            given_up(expected, lsn - 1)
+        expected = lsn + 1
+        yield lsn, time_ms, decoded(extent, lsn, meta)
+    last = min(extent.last_lsn, upto)
+    if expected <= last:
+        given_up(expected, last)
 
 
 def is_given_up(folder: Folder, lsn: int) -> bool:

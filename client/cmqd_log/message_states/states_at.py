@@ -12,14 +12,15 @@ from pyroaring import BitMap64
 
 from cmqd_log.data_folder.folder import Folder
 from cmqd_log.data_folder.plan import Piece, View, describe, is_sealed
-from cmqd_log.data_folder.rows import decoded, metas, summaries
-from cmqd_log.errors import DataLossError, FolderError, NewerFolderError, UnknownOutcomeError, masked
+from cmqd_log.data_folder.rows import remaining, summaries
+from cmqd_log.errors import FolderError, NewerFolderError, UnknownOutcomeError, masked
 from cmqd_log.files import write_whole
 from cmqd_log.options import LAST_LSN, Mode
 from cmqd_reading.log_fold import LogFold, Told
 from cmqd_reading.states import LIVE, QueueStates, Result, State
+from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads, verify_checkpoint
-from cmqd_segment.manifest import SegmentEntry
+from cmqd_segment.manifest import CheckpointEntry, SegmentEntry
 from cmqd_segment.newer import NewerFormatError, tag_of
 from cmqd_segment.outcomes import Outcome
 from cmqd_segment.records import AnyRecord
@@ -141,13 +142,8 @@ class _Reading:
         for entry in [*best, *(entry for entry in reversed(usable) if entry.lsn < at_least)]:
             fold = self.fold()
             try:
-                path = self._folder.checkpoint_path(entry)
-                verify_checkpoint(path)
-                for payload in read_payloads(path):
-                    if tag_of(payload) in _SLICES:
-                        fold.load(decode_part(payload))
-            except NewerFormatError as error:
-                raise NewerFolderError(f"{entry.file} cannot be read: {error}") from error
+                for part in slices_in(self._folder, entry):
+                    fold.load(part)
             except (CheckpointError, msgspec.MsgspecError, OSError):
                 continue  # replaced meanwhile, or damaged: an older checkpoint is there, or the log itself
             # Slices are taken while the broker works, each as of a row of its own.
@@ -160,22 +156,27 @@ class _Reading:
         view = self._view
         for extent in view.extents:
             if extent.last_lsn > above and extent.first_lsn <= view.hi:
-                expected = max(above + 1, extent.first_lsn)
                 with self._folder.opened(extent) as raw:
-                    for lsn, _, meta in metas(self._folder, raw, extent, above, view.hi):
-                        if lsn > expected:
-                            self._given_up(extent, expected, lsn - 1)
-                        expected = lsn + 1
-                        yield lsn, decoded(extent, lsn, meta)
-                last = min(extent.last_lsn, view.hi)
-                if expected <= last:
-                    self._given_up(extent, expected, last)
+                    rows = remaining(self._folder, raw, extent, above, view.hi, fail_on_loss=self._fail_on_loss)
+                    for lsn, _, records in rows:
+                        yield lsn, records
 
-    def _given_up(self, extent: SegmentEntry, first: int, last: int) -> None:
-        text = f"the loss of {describe([(first, last)])} of {extent.file} was accepted, so states may be wrong"
-        if self._fail_on_loss:
-            raise DataLossError(f"{text}; failOnDataLoss=false reads the remaining rows")
-        _log.warning(text)
+
+def slices_in(folder: Folder, entry: CheckpointEntry) -> Iterator[AnyPart]:
+    """Yield the header of a checkpoint, and the slices of its queues.
+
+    Raises:
+        CheckpointError, MsgspecError, OSError: the file was replaced meanwhile, or is damaged.
+        NewerFolderError: a newer version wrote the file.
+    """
+    try:
+        path = folder.checkpoint_path(entry)
+        verify_checkpoint(path)
+        for payload in read_payloads(path):
+            if tag_of(payload) in _SLICES:
+                yield decode_part(payload)
+    except NewerFormatError as error:
+        raise NewerFolderError(f"{entry.file} cannot be read: {error}") from error
 
 
 StatesBySegment = dict[int, dict[int, QueueStates]]

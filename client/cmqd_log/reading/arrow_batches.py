@@ -10,7 +10,7 @@ are cut from the row's ``data`` as a single piece. Only values of Python types t
 # pyright: reportUnknownParameterType=false, reportUnknownVariableType=false
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -47,14 +47,14 @@ _HEX = [f"{low:03x}" for low in range(4096)]
 _COUNT = array("i", range(4096))
 
 
-def arrow_type(column: str) -> pa.DataType:
-    """Return the Arrow type of a column of the source."""
-    return _STRUCTS[column] if column in _STRUCTS else _TYPES[COLUMNS[column]]
+def arrow_type(column: str, kinds: Mapping[str, str] = COLUMNS) -> pa.DataType:
+    """Return the Arrow type of a column; ``kinds``: the columns of its table."""
+    return _STRUCTS[column] if column in _STRUCTS else _TYPES[kinds[column]]
 
 
-def schema_of(columns: Iterable[str]) -> "pa.Schema":
-    """Return the Arrow schema of columns of the source."""
-    return pa.schema([pa.field(name, arrow_type(name)) for name in columns])
+def schema_of(columns: Iterable[str], kinds: Mapping[str, str] = COLUMNS) -> "pa.Schema":
+    """Return the Arrow schema of columns; ``kinds``: the columns of their table."""
+    return pa.schema([pa.field(name, arrow_type(name, kinds)) for name in columns])
 
 
 class Facts(NamedTuple):

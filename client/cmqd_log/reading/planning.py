@@ -2,10 +2,10 @@
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cmqd_log.data_folder.actors import CLIENT_COLUMNS
 from cmqd_log.data_folder.catalog import Catalog, checkpointed, complete, name_ids
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("cmqd_log")
 
+_Planned = TypeVar("_Planned")
+
 ATTEMPTS = 5
 """Attempts to make a plan while the broker reclaims segments."""
 
@@ -52,6 +54,20 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
         CmqdSourceError: an option, the folder or requested rows cannot be used.
     """
     asked = asked or options
+
+    def planned(folder: Folder, view: View, above: int, upto: int) -> list[Task]:
+        return plan_range(folder, view, options, columns, above, upto)
+
+    tasks = planned_now(options, asked, planned)
+    return [replace(task, may_be_reclaimed=not has_beginning(asked)) for task in tasks]
+
+
+def planned_now(options: Options, asked: Options, plan: Callable[[Folder, View, int, int], _Planned]) -> _Planned:
+    """Return the plan of the requested rows of this moment; ``plan`` gets folder, view and ``above < lsn <= upto``.
+
+    Raises:
+        CmqdSourceError: as for :func:`plan_batch`.
+    """
     with open_folder(options) as folder:
         for attempt in range(ATTEMPTS):
             view = folder.view(include_active=options.include_active)
@@ -59,8 +75,7 @@ def plan_batch(options: Options, columns: Sequence[str], *, asked: Options | Non
             above, upto = bounds(view, options)
             check_loss(view, options, missing_rows(view, asked))
             try:
-                tasks = plan_range(folder, view, options, columns, above, upto)
-                return [replace(task, may_be_reclaimed=not has_beginning(asked)) for task in tasks]
+                return plan(folder, view, above, upto)
             except UnknownOutcomeError:
                 raise
             except DataLossError:
@@ -312,7 +327,7 @@ def unknown_name(options: Options, catalog: Catalog) -> "tuple[str, str] | None"
                 return option, name
     if options.queue_id and options.queue_id not in catalog.nameless:
         named = catalog.sources.get(options.queue_id)
-        if named is None or named not in sources or (named.is_topic and options.mode is not Mode.EVENTS):
+        if named is None or named not in sources or (named.is_topic and options.is_of_queues):
             return "queueId", str(options.queue_id)
     if options.queue_pattern:
         pattern = re.compile(options.queue_pattern)

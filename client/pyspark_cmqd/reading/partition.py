@@ -13,13 +13,13 @@ from pyspark.sql.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cmqd_log.data_folder.plan import Task
+    from cmqd_log.reading.tables import AnyTask
 
 
 class CmqdPartition(InputPartition):
     """A piece of a segment, or several small pieces read in turn."""
 
-    def __init__(self, tasks: "Sequence[Task]") -> None:
+    def __init__(self, tasks: "Sequence[AnyTask]") -> None:
         self.tasks = tasks
 
 
@@ -27,9 +27,9 @@ def read_partition(partition: InputPartition, columns: StructType) -> "Iterator[
     """Yield the messages of a partition. Spark makes up a partition if a plan has none; it has no messages."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from cmqd_log.reading.tasks import read_task
+    from cmqd_log.reading.tables import batches_of
 
     if isinstance(partition, CmqdPartition):
         schema = to_arrow_schema(columns, timezone="UTC")
         for task in partition.tasks:
-            yield from read_task(task, schema)
+            yield from batches_of(task, schema)

@@ -28,8 +28,8 @@ from pyspark.sql.types import (
 )
 
 from cmqd_log.errors import CmqdSourceError, OptionError
-from cmqd_log.options import Options, parse_options
-from cmqd_log.schema import COLUMNS, LOG_ID, OF_THE_LOG
+from cmqd_log.options import Options, parse_options, table_of
+from cmqd_log.schema import COLUMNS_OF, LOG_ID, OF_THE_LOG, Table
 from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
 
@@ -75,21 +75,25 @@ class CmqdDataSource(DataSource):
         return "cmqd"
 
     def schema(self) -> StructType:
-        """Return all columns. The metadata of ``lsn`` names the log, for the dedup ids of the sink.
+        """Return all columns of the table. The metadata of ``lsn`` names the log, for the dedup ids of the sink.
 
         Raises:
-            OptionError: a table of a catalog is created with options that cannot be used.
+            OptionError: the table is unknown, or a table of a catalog is created with options that cannot be used.
         """
+        of_catalog = table_options(self.options) if _PROVIDER in self.options else None
+        given = self.options if of_catalog is None else of_catalog
+        table = table_of(given)
         columns = StructType(
             [
                 StructField(name, _type_of(kind), metadata=OF_THE_LOG if name == "dedup_id" else None)
-                for name, kind in COLUMNS.items()
+                for name, kind in COLUMNS_OF[table].items()
             ]
         )
         metadata: dict[str, Any] = {}
-        if _PROVIDER in self.options:
-            metadata[TABLE] = table_options(self.options)
-        if log_id := _log_id(metadata.get(TABLE, self.options)):
+        if of_catalog is not None:
+            metadata[TABLE] = of_catalog
+        # Rows of receives are no messages, and several have the row of a message.
+        if table is Table.LOG and (log_id := _log_id(given)):
             metadata[LOG_ID] = log_id
         if metadata:
             columns.fields[0].metadata = metadata
@@ -179,7 +183,7 @@ class CmqdReader(DataSourceReader):
     """Reader of a batch: reads the rows of the log at the moment of planning."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        check_columns(schema)
+        check_columns(schema, options.table)
         self.options = options
         self.columns = schema
         self.filters: list[Filter] = []
@@ -197,17 +201,18 @@ class CmqdReader(DataSourceReader):
             CmqdSourceError: an option, the folder or requested rows cannot be used.
         """
         from cmqd_log.data_folder.plan import gathered
-        from cmqd_log.reading.planning import plan_batch, warn_unsealed
+        from cmqd_log.reading.planning import warn_unsealed
+        from cmqd_log.reading.tables import plan_table
         from pyspark_cmqd.reading.pushdown import narrowed
 
         options = narrowed(self.options, self.filters)
-        tasks = plan_batch(options, self.columns.names, asked=self.options)
+        tasks = plan_table(options, self.columns.names, asked=self.options)
         if not tasks:
             warn_unsealed(options)
         return [CmqdPartition(each) for each in gathered(tasks, options.min_partitions)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """Yield the messages of a partition.
+        """Yield the rows of a partition.
 
         Raises:
             FolderError, DataLossError: a segment cannot be read, or was reclaimed.

@@ -50,6 +50,7 @@ from cmqd_log.reading.planning import (
     plan_range,
     unknown_name,
 )
+from cmqd_log.schema import Table
 from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.partition import CmqdPartition, read_partition
 
@@ -70,7 +71,13 @@ class CmqdStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: an option or a column cannot be used.
         """
-        check_columns(schema)
+        if options.table is not Table.LOG:
+            raise OptionError(
+                "table",
+                str(options.table),
+                "a stream reads the table log; a receive ends later than it begins, so read receives as a batch",
+            )
+        check_columns(schema, options.table)
         if options.mode is not Mode.EVENTS:
             raise OptionError(
                 "mode",

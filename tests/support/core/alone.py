@@ -63,7 +63,7 @@ def send(
 ) -> Outcome[Sequence[int]]:
     """Send a batch; a refusal is raised."""
     request = Send(bodies, headers, delay_ms, session, sequence, dedup_ids, after, at_ms, all_or_none)
-    return _only(broker.send_all(account, name, [request], now_ms))
+    return only(broker.send_all(account, name, [request], now_ms))
 
 
 def send_half(
@@ -97,15 +97,16 @@ def receive(
 ) -> Outcome[list[ReceivedMessage] | Waiting]:
     """Receive; a refusal is raised."""
     request = Receive(max_messages, wait_ms, visibility_timeout_ms, acknowledge)
-    return _only(broker.receive_all(account, name, [request], [waiter_id], now_ms))
+    return only(broker.receive_all(account, name, [request], [waiter_id], now_ms))
 
 
 def delete(broker: Broker, account: str, name: str, handles: list[int], now_ms: int) -> Outcome[HandlesDone]:
     """Delete; a refusal is raised."""
-    return _only(broker.delete_all(account, name, [handles], now_ms))
+    return only(broker.delete_all(account, name, [handles], now_ms))
 
 
-def _only(outcome: Outcome[Any]) -> Outcome[Any]:
+def only(outcome: Outcome[Any]) -> Outcome[Any]:
+    """The outcome with the reply of its only request; a refusal is raised."""
     (reply,) = outcome.reply
     if isinstance(reply, DomainError):
         raise reply

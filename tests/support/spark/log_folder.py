@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 from msgspec import structs
 from pyroaring import BitMap64
 
-from cmqd_segment.checkpoint import CheckpointEnd, CheckpointHeader, QueueSlice
+from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, QueueSlice
 from cmqd_segment.checkpoint_file import MAGIC, encode_part, frame
 from cmqd_segment.manifest import (
     CheckpointEntry,
@@ -68,6 +68,25 @@ async def _write(
         if before_close is not None:
             before_close(rig)
         await rig.log.close()
+
+
+async def write_with_checkpoints(
+    folder: Path, rows: Sequence[Row], checkpoints: Mapping[int, Sequence[AnyPart]]
+) -> None:
+    """Write the rows with a segment up to each of the LSNs, and a checkpoint there if given parts."""
+    above = 0
+    for upto, parts in checkpoints.items():
+        rig = LogRig(ForkedPlace(folder, durability="os").log())
+        await rig.open()
+        for records, bodies, time_ms in rows[above:upto]:
+            rig.log.append(records, bodies, time_ms)
+            await rig.commit()
+        for part in parts:
+            rig.log.write_checkpoint(part)
+        if parts:
+            await rig.until(lambda rig=rig: rig.checkpoints_done)
+        await rig.log.close()
+        above = upto
 
 
 def add_checkpoint(folder: Path, lsn: int, queues: Mapping[int, str], active: int = 0) -> None:

@@ -1,0 +1,175 @@
+"""Table ``receives`` by scan and by SQL, against a model that looks at the memory of the broker."""
+
+# duckdb and pyarrow tell pyright little of their types, and are not there without the Spark set.
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cmqd_log
+from cmqd_log import sql
+from cmqd_log.errors import DataLossError, FolderError, OptionError, UnknownNameError
+from cmqd_log.reading import stores
+from cmqd_log.schema import RECEIVES
+from support.cases import each_case
+from support.spark.log_folder import drop_segment
+from support.spark.received_folder import ReceivedFolder
+
+pytestmark = [pytest.mark.spark, pytest.mark.system]
+"""pyarrow and DuckDB are in the Spark set. No session is needed."""
+
+
+def scanned(folder: Path, **options: Any) -> list[dict[str, Any]]:
+    return cmqd_log.scan(folder, table="receives", **options).read_all().to_pylist()
+
+
+def answer(folder: Path, statement: str, **options: Any) -> list[dict[str, Any]]:
+    with sql.query(folder, statement, **options) as answered:
+        return answered.reader.read_all().to_pylist()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> ReceivedFolder:
+    """All rows are there."""
+    return ReceivedFolder(tmp_path_factory.mktemp("whole") / "data", 3)
+
+
+@pytest.fixture(scope="module")
+def holed(tmp_path_factory: pytest.TempPathFactory) -> ReceivedFolder:
+    """Segments are gone."""
+    return ReceivedFolder(tmp_path_factory.mktemp("holed") / "data", 5, gone=5)
+
+
+def test_scan_and_sql_have_the_receives_of_the_broker(whole: ReceivedFolder) -> None:
+    rows = scanned(whole.folder)
+
+    assert list(rows[0]) == list(RECEIVES)
+    whole.assert_equal(rows)
+    assert len(rows) == len(whole.seen) > 100
+    assert {row["how"] for row in rows} >= {None, "deleted", "dead_lettered", "released", "lease_ended"}
+    assert answer(whole.folder, "FROM receives") == rows
+    ends = [row["ended_lsn"] for row in rows]
+    assert ends == sorted(ends, key=lambda lsn: (lsn is None, lsn))
+
+
+@pytest.mark.parametrize("seed", [1, 2, 4, 6])
+def test_with_segments_gone_nothing_is_wrong_missing_or_twice(seed: int, tmp_path: Path) -> None:
+    made = ReceivedFolder(tmp_path / "data", seed, gone=6)
+
+    rows = scanned(made.folder)
+
+    made.assert_equal(rows)
+    assert any(row["from_ts"] is None for row in rows)
+    assert answer(made.folder, "FROM receives") == rows
+
+
+def test_an_earlier_row_shows_the_receives_as_they_were(whole: ReceivedFolder) -> None:
+    lsn = whole.log.last_lsn // 2
+
+    rows = scanned(whole.folder, endingLsn=lsn)
+
+    expected = {
+        each.lease: (each.ended_lsn if 0 < each.ended_lsn <= lsn else None)
+        for each in whole.seen.values()
+        if each.from_lsn <= lsn
+    }
+    assert {row["lease"]: row["ended_lsn"] for row in rows} == expected
+    assert len(rows) == len(expected)
+    assert None in expected.values()
+    assert {row["as_of_lsn"] for row in rows} == {lsn}
+    assert answer(whole.folder, "FROM receives", as_of_lsn=lsn) == rows
+
+
+def test_options_select_receives_by_their_messages(whole: ReceivedFolder) -> None:
+    rows = scanned(whole.folder)
+    a_queue = next(each.queue_id for each in whole.seen.values() if (each.account, each.queue) == ("second", "q"))
+    times = sorted(row["enqueue_ts"] for row in rows)
+    middle = times[len(times) // 2]
+
+    assert scanned(whole.folder, queue="q", account="second") == [row for row in rows if row["queue_id"] == a_queue]
+    assert scanned(whole.folder, queueId=a_queue) == [row for row in rows if row["queue_id"] == a_queue]
+    assert scanned(whole.folder, queuePattern="pl.*") == [row for row in rows if row["queue"] == "plain"]
+    assert scanned(whole.folder, startingTimestamp=middle) == [row for row in rows if row["enqueue_ts"] >= middle]
+    assert scanned(whole.folder, endingTimestamp=middle) == [row for row in rows if row["enqueue_ts"] < middle]
+    assert scanned(whole.folder, startingLsn=200) == [row for row in rows if row["lsn"] >= 200]
+    columns = ["how", "msg_id"]
+    assert cmqd_log.scan(whole.folder, columns, table="receives", batchRows=7).read_all().to_pylist() == [
+        {name: row[name] for name in columns} for row in rows
+    ]
+
+
+def test_a_plan_is_a_task_that_another_process_reads(whole: ReceivedFolder) -> None:
+    (task,) = cmqd_log.plan(whole.folder, table="receives", minPartitions=4)
+
+    assert cmqd_log.read(pickle.loads(pickle.dumps(task))).read_all().to_pylist() == scanned(whole.folder)
+
+
+def test_stores_that_are_not_kept_are_read_again(whole: ReceivedFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = scanned(whole.folder)
+    init = stores.Stores.__init__
+
+    def with_few(self: Any, folder: Any, view: Any) -> None:
+        init(self, folder, view, kept=3)
+
+    monkeypatch.setattr(stores.Stores, "__init__", with_few)
+
+    assert scanned(whole.folder) == rows
+
+
+def test_receives_are_joined_with_themselves_and_with_messages(holed: ReceivedFolder) -> None:
+    rows = scanned(holed.folder)
+    known = [row for row in rows if row["lsn"] is not None]
+
+    joined = answer(holed.folder, "SELECT count(*) AS n FROM receives a JOIN receives b USING (lease)")
+    twice = answer(holed.folder, "WITH t AS (FROM receives) SELECT count(*) AS n FROM (FROM t UNION ALL FROM t)")
+    states = answer(
+        holed.folder, "SELECT r.lease, m.msg_id, m.state FROM receives r JOIN messages m USING (lsn, row_index)"
+    )
+
+    assert joined == [{"n": len(rows)}]
+    assert twice == [{"n": 2 * len(rows)}]
+    assert {row["lease"]: row["msg_id"] for row in states} == {row["lease"]: row["msg_id"] for row in known}
+    under_way = {row["lease"] for row in known if row["how"] is None}
+    assert {row["lease"] for row in states if row["state"] == "in_flight"} >= under_way
+
+
+@each_case(
+    ("options", "text"),
+    [
+        ({"table": "receive"}, "option 'table' cannot be 'receive': give one of log, receives"),
+        ({"table": ""}, "give one of log, receives"),
+        ({"table": "receives", "mode": "all"}, "option 'mode' cannot be 'all': table receives does not have this"),
+        ({"table": "receives", "tags": "a"}, "table receives does not have this option"),
+        ({"table": "receives", "topic": "news"}, "table receives does not have this option"),
+        ({"table": "receives", "columns": ["body"]}, "columns are account, queue, queue_id"),
+        ({"columns": ["lease"]}, "columns are lsn, row_index"),
+        ({"table": "receives", "startingLsn": 1_000_000}, "give at most"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(whole: ReceivedFolder, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(OptionError) as refused:
+        cmqd_log.scan(whole.folder, **options)
+
+    assert text in str(refused.value)
+
+
+def test_an_unknown_queue_is_an_error(whole: ReceivedFolder) -> None:
+    with pytest.raises(UnknownNameError, match="has no queue of this name"):
+        scanned(whole.folder, queue="orders")
+    assert len(scanned(whole.folder, TABLE="Receives", queue="q")) > 10
+
+
+def test_rows_that_are_gone_without_a_checkpoint_above_them_are_an_error(tmp_path: Path) -> None:
+    made = ReceivedFolder(tmp_path / "data", 7)
+    for file in (made.folder / "checkpoints").iterdir():
+        file.unlink()
+    drop_segment(made.folder, 21)
+
+    with pytest.raises(FolderError, match=r"no longer has rows 21 to \d+, and no checkpoint of row \d+ or before is"):
+        scanned(made.folder)
+    with pytest.raises(DataLossError, match="no longer has rows 21 to"):
+        scanned(made.folder, startingLsn=1)
