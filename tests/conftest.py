@@ -50,6 +50,7 @@ SPARK_SESSIONS = (
         "spark/replay/test_replay.py",
         "spark/replay/test_reconcile.py",
         "spark/reading/test_batch.py",
+        "spark/reading/test_receives.py",
         "spark/streams/test_selection.py",
         "spark/streams/test_stream.py",
         "spark/reading/test_tables.py",

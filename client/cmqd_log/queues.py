@@ -6,7 +6,7 @@ from cmqd_log.data_folder.catalog import read_catalog
 from cmqd_log.data_folder.folder import Folder
 from cmqd_log.data_folder.plan import View
 from cmqd_log.data_folder.rows import decoded, metas
-from cmqd_log.message_states.states_at import held_by
+from cmqd_log.message_states.states_at import held_by, held_in_rows
 from cmqd_segment.checkpoint import QueueSlice
 from cmqd_segment.checkpoint_file import CheckpointError, decode_part, read_payloads
 from cmqd_segment.manifest import CheckpointEntry
@@ -35,6 +35,8 @@ class LogQueue(msgspec.Struct):
 def queues_of(folder: Folder, view: View) -> list[LogQueue]:
     """Return the queues of a view by id. Every row is read, because a row of a delete can be anywhere.
 
+    A view may end before the last row of its segments. It then has the queues that rows, or its checkpoints, name.
+
     Raises:
         FolderError, DataLossError: a segment cannot be read.
     """
@@ -47,29 +49,38 @@ def queues_of(folder: Folder, view: View) -> list[LogQueue]:
     # Of two checkpoints the newer counts: the queue of the older may be deleted since. A checkpoint that cannot be read
     # is passed over, because the rows above the checkpoint before have its facts.
     checkpointed_lsn = 0
+    named: set[int] = set()
     for entry in view.checkpoints:
         created = _created_in(folder, entry)
         if created is None:
             continue
         checkpointed_lsn = entry.lsn
+        named |= created.keys()
         for queue in found.values():
             queue.exists = queue.id in created
             queue.created_ms = created.get(queue.id, queue.created_ms)
     for extent in view.extents:
+        if extent.first_lsn > view.hi:
+            break
         with folder.opened(extent) as raw:
             for lsn, time_ms, meta in metas(folder, raw, extent, 0, view.hi):
                 for record in decoded(extent, lsn, meta):
                     if isinstance(record, QueueCreated):
+                        named.add(record.queue_id)
                         found[record.queue_id].created_ms = record.created_ms
                         # The checkpoint tells of the rows below, also if the row of a delete was reclaimed.
                         found[record.queue_id].exists |= lsn > checkpointed_lsn
                     elif isinstance(record, QueueDeleted) and record.queue_id in found:
+                        named.add(record.queue_id)
                         found[record.queue_id].deleted_ms = time_ms
                         found[record.queue_id].exists = False
-        for number, first, stop in held_by(folder, extent, view.hi):
+            held = held_in_rows(raw, extent, view.hi) if extent.last_lsn > view.hi else None
+        for number, first, stop in held_by(folder, extent, view.hi) if held is None else held:
             if number in found:
+                named.add(number)
                 found[number].messages += stop - first
-    return [found[number] for number in sorted(found)]
+    is_cut = any(extent.last_lsn > view.hi for extent in view.extents)
+    return [found[number] for number in sorted(found.keys() & named if is_cut else found)]
 
 
 def _created_in(folder: Folder, entry: CheckpointEntry) -> dict[int, int] | None:

@@ -33,6 +33,7 @@ COLUMNS: dict[str, str] = {
     "received_by": "string",
     "left_by": "string",
     "queue_id": "bigint",
+    "ended_ts": "timestamp",
 }
 """Name and type, in order; new columns are appended. All columns may be null, so that any narrower or reordered
 ``.schema(...)`` can be given.
@@ -65,6 +66,18 @@ RECEIVES: dict[str, str] = {
 """Columns of a receive, in order; new columns are appended. ``lease`` is the identity. The message has the two
 identities of ``COLUMNS``: its ``queue_id`` and ``position``, and ``lsn`` and ``row_index`` of the row that stored it.
 """
+
+
+QUEUES: dict[str, str] = {
+    "account": "string",
+    "queue": "string",
+    "queue_id": "bigint",
+    "created_ts": "timestamp",
+    "deleted_ts": "timestamp",
+    "is_deleted": "boolean",
+    "messages": "bigint",
+}
+"""Columns of a queue in SQL; ``cmqd_log.queues`` has their values."""
 
 
 class Table(StrEnum):

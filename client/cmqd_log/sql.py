@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import duckdb
@@ -27,12 +28,13 @@ import msgspec
 import pyarrow as pa
 
 from cmqd_log.data_folder.folder import open_folder
-from cmqd_log.data_folder.plan import describe
+from cmqd_log.data_folder.plan import View, describe
 from cmqd_log.errors import CmqdSourceError, DataLossError, OptionError
 from cmqd_log.options import Mode, Options, parse_options
+from cmqd_log.queues import queues_of
 from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.scanning import scan
-from cmqd_log.schema import COLUMNS, RECEIVES, Table
+from cmqd_log.schema import COLUMNS, QUEUES, RECEIVES, Table
 
 DEFAULT_LOAD_LIMIT: Final = 1 << 30
 """Bytes of a table that is loaded."""
@@ -54,7 +56,7 @@ _OF_MESSAGES: Final = {
     "state": "event",
     "enqueue_ts": "enqueue_ts",
     "visible_ts": "visible_ts",
-    "ended_ts": "deleted_ts",
+    "ended_ts": "ended_ts",
     "receive_count": "receive_count",
     "lsn": "lsn",
     "row_index": "row_index",
@@ -64,32 +66,27 @@ _OF_MESSAGES: Final = {
     "left_by": "left_by",
     "as_of_lsn": "as_of_lsn",
 }
-_QUEUES: Final = """CREATE VIEW queues AS
-SELECT account, queue, queue_id, count(*) AS messages,
-  count(*) FILTER (state IN ('active', 'delayed', 'in_flight')) AS backlog,
-  min(enqueue_ts) AS first_ts, max(enqueue_ts) AS last_ts
-FROM messages GROUP BY ALL"""
 
 
-class Scanned(NamedTuple):
-    """A table that is a scan of the log."""
+class Source(NamedTuple):
+    """Source of a table."""
 
-    options: Mapping[str, str]
-    """Options of the scan."""
+    options: Mapping[str, str] | None
+    """Options of a scan; None = the list of the queues."""
     columns: Mapping[str, str]
-    """The columns of the scan by the names of the table."""
+    """The columns of the source by the names of the table."""
     kinds: Mapping[str, str]
-    """Types by the columns of the scan."""
+    """Types by the columns of the source."""
 
 
-SCANNED: Final = {
-    "log": Scanned({"mode": Mode.EVENTS}, {name: name for name in COLUMNS}, COLUMNS),
-    "messages": Scanned({"mode": Mode.ALL}, _OF_MESSAGES, COLUMNS),
-    "receives": Scanned({"table": Table.RECEIVES}, {name: name for name in RECEIVES}, RECEIVES),
+TABLES: Final = {
+    "log": Source({"mode": Mode.EVENTS}, {name: name for name in COLUMNS}, COLUMNS),
+    "messages": Source({"mode": Mode.ALL}, _OF_MESSAGES, COLUMNS),
+    "receives": Source({"table": Table.RECEIVES}, {name: name for name in RECEIVES}, RECEIVES),
+    "queues": Source(None, {name: name for name in QUEUES}, QUEUES),
 }
-TABLES: Final = (*SCANNED, "queues")
 """``log``: a row for each stored message. ``messages``: a row for each message of a queue, with its state.
-``receives``: a row for each receive of a message. ``queues``: a row for each queue with messages."""
+``receives``: a row for each receive of a message. ``queues``: a row for each queue that the log names."""
 
 _T = TypeVar("_T")
 
@@ -156,7 +153,10 @@ def query(
     if 0 < lsn < newest and all(extent.first_lsn > lsn for extent in view.extents):
         raise DataLossError(f"{describe(view.gaps(1, lsn))} were reclaimed or lost, so no row up to {lsn} can be read")
     text = _checked(statement)
-    tables = Tables(options, {"path": os.fspath(path), "includeActive": include_active, "endingLsn": lsn}, load_limit)
+    if lsn < newest:
+        view = replace(view, hi=lsn, checkpoints=tuple(entry for entry in view.checkpoints if entry.lsn <= lsn))
+    scanned = {"path": os.fspath(path), "includeActive": include_active, "endingLsn": lsn}
+    tables = Tables(options, scanned, load_limit, view)
     uses = _uses(text)
     if uses is not None:
         try:
@@ -164,15 +164,16 @@ def query(
         except QueryError as error:
             if _UNDECODED not in str(error):
                 raise
-    whole = {name: Use(list(table.columns), True) for name, table in SCANNED.items()}
+    whole = {name: Use(list(table.columns), True) for name, table in TABLES.items()}
     return _answer(text, tables, whole, lsn)
 
 
 class Tables:
     """The tables of a statement, as scans of the log or loaded."""
 
-    def __init__(self, source: Options, options: Mapping[str, Any], load_limit: int) -> None:
+    def __init__(self, source: Options, options: Mapping[str, Any], load_limit: int, view: View) -> None:
         self.source = source
+        self._view = view
         self._options = options
         self._limit = load_limit
         self._scans = list[Generator[pa.RecordBatch]]()
@@ -186,7 +187,9 @@ class Tables:
             QueryError: the table has to be loaded and is larger than the limit.
             FolderError, DataLossError: the log cannot be read.
         """
-        table = SCANNED[name]
+        table = TABLES[name]
+        if table.options is None:
+            return self._listed(use.columns)
         columns = [table.columns[column] for column in use.columns]
         clients = not {"received_by", "left_by"}.isdisjoint(columns)
         reader = scan(columns=columns, clients=clients, **table.options, **self._options)
@@ -209,6 +212,25 @@ class Tables:
             kept.append(batch)
         return pa.Table.from_batches(kept, schema)
 
+    def _listed(self, columns: Sequence[str]) -> "pa.Table":
+        with open_folder(self.source) as folder:
+            queues = queues_of(folder, self._view)
+        rows = [
+            {
+                "account": queue.account,
+                "queue": queue.name,
+                "queue_id": queue.id,
+                "created_ts": _us(queue.created_ms),
+                # A queue may have been created again, or a checkpoint may have its delete.
+                "deleted_ts": None if queue.exists else _us(queue.deleted_ms),
+                "is_deleted": not queue.exists,
+                "messages": queue.messages,
+            }
+            for queue in queues
+        ]
+        schema = schema_of(columns, QUEUES)
+        return pa.table([pa.array([row[name] for row in rows], schema.field(name).type) for name in columns], schema)
+
     def close(self) -> None:
         """End the scans, and let go of the files that they fetched."""
         for scanned in self._scans:
@@ -222,6 +244,10 @@ class Tables:
             raise
 
 
+def _us(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None else milliseconds * 1000
+
+
 def _answer(statement: str, tables: Tables, uses: Mapping[str, Use], lsn: int) -> Answer:
     with ExitStack() as stack:
         stack.callback(tables.close)
@@ -229,12 +255,11 @@ def _answer(statement: str, tables: Tables, uses: Mapping[str, Use], lsn: int) -
             # Holds the segments of a URL, so that both tables fetch them once.
             stack.enter_context(open_folder(tables.source))
         database = stack.enter_context(duckdb.connect(":memory:", config=_SETTINGS))
-        for name, table in SCANNED.items():
+        for name, table in TABLES.items():
             use = uses.get(name)
             if use is not None:
                 database.register(f"read_{name}", tables.make(name, use))
             _create(database, name, table, use)
-        database.execute(_QUEUES)
         database.execute("SET lock_configuration = true")
         steps = _Steps(database, stack.enter_context(ThreadPoolExecutor(1)))
         try:
@@ -275,7 +300,7 @@ def _told(reader: "pa.RecordBatchReader", tables: Tables, steps: _Steps) -> "Ite
         raise tables.failure or QueryError(_sentence(error)) from error
 
 
-def _create(database: "duckdb.DuckDBPyConnection", name: str, table: Scanned, use: Use | None) -> None:
+def _create(database: "duckdb.DuckDBPyConnection", name: str, table: Source, use: Use | None) -> None:
     """Create the view of a table: the columns that were read, and columns that raise an error."""
     read = frozenset[str]() if use is None else frozenset(use.columns)
     columns: list[str] = []
@@ -292,6 +317,7 @@ _KINDS: Final = {
     "int": "INTEGER",
     "string": "VARCHAR",
     "binary": "BLOB",
+    "boolean": "BOOLEAN",
     "timestamp": "TIMESTAMPTZ",
     "array<string>": "VARCHAR[]",
     "map<string,string>": "MAP(VARCHAR, VARCHAR)",
@@ -337,7 +363,7 @@ def _uses(statement: str) -> dict[str, Use] | None:
         QueryError: the statement names unknown tables or columns, or reads anything but the tables.
     """
     with duckdb.connect(":memory:", config=_SETTINGS) as database:
-        for name, table in SCANNED.items():
+        for name, table in TABLES.items():
             # The plan shows the columns of a scan, and not its table, so the names of the columns tell the table.
             fields = [
                 schema_of([source], table.kinds).field(0).with_name(f"{name}.{column}")
@@ -346,7 +372,6 @@ def _uses(statement: str) -> dict[str, Use] | None:
             database.register(f"read_{name}", pa.schema(fields).empty_table())
             shown = ", ".join(f'"{name}.{column}" AS "{column}"' for column in table.columns)
             database.execute(f"CREATE VIEW {name} AS SELECT {shown} FROM read_{name}")
-        database.execute(_QUEUES)
         # With push-down a scan need not show the columns of its filters; by statistics an empty table needs no scan.
         database.execute("SET disabled_optimizers = 'filter_pushdown,statistics_propagation'")
         database.execute("SET lock_configuration = true")
@@ -383,9 +408,9 @@ def _uses_in(plan: Sequence[_Node]) -> dict[str, Use]:
         (name,) = {each.partition(".")[0] for each in names}
         before = uses.get(name)
         wanted = {each.partition(".")[2] for each in names} | set(before.columns if before else ())
-        if unknown := wanted - SCANNED[name].columns.keys():
+        if unknown := wanted - TABLES[name].columns.keys():
             raise ValueError(f"the plan names {unknown}")
-        columns = [column for column in SCANNED[name].columns if column in wanted]
+        columns = [column for column in TABLES[name].columns if column in wanted]
         uses[name] = Use(columns, is_repeated or before is not None)
     return uses
 
@@ -407,5 +432,5 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, duckdb.CatalogException) and " extension" in text:
         return f"{text.partition('. Please')[0]}; extensions are never loaded"
     if isinstance(error, duckdb.CatalogException):
-        return f"{text} (the tables are {', '.join(TABLES)}; DESCRIBE {TABLES[0]} lists columns)"
+        return f"{text} (the tables are {', '.join(TABLES)}; DESCRIBE log lists columns)"
     return text

@@ -53,22 +53,24 @@ class Departures:
 
     def __init__(self) -> None:
         self.positions: dict[State, BitMap64] = {}
-        self.deletes: Stretches = []
-        """(first position, stop position, time in ms) of deletes."""
+        self.ends: Stretches = []
+        """(first position, stop position, time in ms) of all departures."""
         self.receive_counts: dict[int, int] = {}
         """Receive counts by position; absent = 1 for a deleted message, 0 for any other."""
         self.uncounted = BitMap64()
         """Messages that left with an unknown receive count."""
 
-    def note(self, state: State, positions: BitMap64) -> None:
-        """Note that messages left the queue."""
+    def note(self, state: State, positions: BitMap64, time_ms: int) -> None:
+        """Note that messages left the queue; a time of 0 is not known."""
         for left in (*self.positions.values(), self.uncounted):
             left -= positions
         departed = self.positions.setdefault(state, BitMap64())
         departed |= positions
+        self._note_end(pack_runs(positions), time_ms)
 
-    def note_runs(self, state: State, positions: Runs) -> None:
+    def note_runs(self, state: State, positions: Runs, time_ms: int) -> None:
         """Note that messages left the queue, as a record names them; the cost does not grow with earlier departures."""
+        self._note_end(positions, time_ms)
         departed = self.positions.setdefault(state, BitMap64())
         for start, stop in ranges(positions):
             for left in self.positions.values():
@@ -77,9 +79,8 @@ class Departures:
                 self.uncounted.remove_range(start, stop)
             departed.add_range(start, stop)
 
-    def note_deleted_ms(self, positions: Runs, deleted_ms: int) -> None:
-        """Note the time of deletes."""
-        self.deletes += [(start, stop, deleted_ms) for start, stop in ranges(positions)]
+    def _note_end(self, positions: Runs, time_ms: int) -> None:
+        self.ends += [(start, stop, time_ms or UNKNOWN) for start, stop in ranges(positions)]
 
     def note_outcome(self, outcome: Outcome) -> None:
         """Note an entry of the outcomes of a segment, which is exact."""
@@ -87,11 +88,8 @@ class Departures:
             self.forget(BitMap64(unpack_runs(outcome.positions)))
             return
         state = State(outcome.reason) if outcome.reason in _STATES else State.GONE
-        self.note_runs(state, outcome.positions)
-        default = 0
-        if state is State.DELETED:
-            default = 1
-            self.note_deleted_ms(outcome.positions, outcome.time_ms)
+        self.note_runs(state, outcome.positions, outcome.time_ms)
+        default = 1 if state is State.DELETED else 0
         for start, stop, count in counted(outcome):
             if count != default or self.receive_counts:
                 for position in range(start, stop):
@@ -101,14 +99,13 @@ class Departures:
         """Note that deleted messages may have come back in missing rows, and left again."""
         doubted = positions & self.positions.get(State.DELETED, BitMap64())
         if doubted:
-            self.note(State.GONE, doubted)
-            self.deletes += [(start, stop, UNKNOWN) for start, stop in ranges(pack_runs(doubted))]
+            self.note(State.GONE, doubted, 0)
 
     def note_unseen(self, rewindable: BitMap64) -> None:
         """Note that messages are deleted; the rows of unknown deletes are missing."""
         unseen = rewindable - self.positions.get(State.DELETED, BitMap64())
         if unseen:
-            self.note(State.DELETED, unseen)
+            self.note(State.DELETED, unseen, 0)
             self.uncounted |= unseen
 
     def note_count(self, position: int, receive_count: int, default: int = 0) -> None:
@@ -129,9 +126,9 @@ class Departures:
             counted = self.receive_counts.items()
             self.receive_counts = {position: count for position, count in counted if position not in positions}
 
-    def last_deletes(self) -> Stretches:
-        """Return the deletes as ascending ranges that do not overlap: after a rewind the last delete counts."""
-        return last_stretches(self.deletes) if self.positions.get(State.DELETED) else []
+    def last_ends(self) -> Stretches:
+        """Return the departures as ascending ranges that do not overlap: after a rewind the last departure counts."""
+        return last_stretches(self.ends)
 
 
 class CertainQueue:
@@ -146,41 +143,41 @@ class CertainQueue:
         """Position behind the last message."""
         return self.index.next_position
 
-    def apply(self, record: AnyRecord) -> None:
-        """Apply a record of this queue to the index, and note the messages that it takes out of the queue."""
+    def apply(self, record: AnyRecord, row_ms: int) -> None:
+        """Apply a record of this queue to the index, and note the messages that it takes out of the queue.
+
+        ``row_ms``: time of its row, 0 = not known.
+        """
         index, departures = self.index, self._departures
+        time_ms = time_of(record, row_ms)
         match record:
             case MessagesDeleted():
-                self._note_deleted(record)
+                departures.note_runs(State.DELETED, record.positions, time_ms)
+                self._note_counts(record.leases, 1)
                 index.apply_deleted(record)
             case QueueRewound():
                 departures.forget(index.apply_rewound(record))
             case MessagesMoved():
                 state = State.REDRIVEN if record.redriven else State.DEAD_LETTERED
-                self._leave(state, BitMap64(unpack_runs(record.positions)))
+                self._leave(state, BitMap64(unpack_runs(record.positions)), time_ms)
                 index.apply_moved(record)
             case MessagesDeadLettered():
-                departures.note_runs(State.DEAD_LETTERED, record.positions)
+                departures.note_runs(State.DEAD_LETTERED, record.positions, time_ms)
                 self._note_counts(record.leases, 0)
                 index.apply_dead_lettered(record)
             case TransactionsEnded():
-                departures.note_runs(State.COMMITTED if record.committed else State.ROLLED_BACK, record.positions)
+                state = State.COMMITTED if record.committed else State.ROLLED_BACK
+                departures.note_runs(state, record.positions, time_ms)
                 index.apply_ended(record)
             case QueueCleared() | MessagesExpired():
                 state = State.CLEARED if isinstance(record, QueueCleared) else State.EXPIRED
-                self._leave(state, index.live & _span(index.floor, record.floor))
+                self._leave(state, index.live & _span(index.floor, record.floor), time_ms)
                 index.apply_floor(record.floor)
             case QueueDeleted():
-                self._leave(_state_of(record), index.live.copy())
+                self._leave(_state_of(record), index.live.copy(), time_ms)
                 index.apply_floor(index.next_position)
             case _:
                 index.apply(record)
-
-    def _note_deleted(self, record: MessagesDeleted) -> None:
-        departures = self._departures
-        departures.note_runs(State.DELETED, record.positions)
-        departures.note_deleted_ms(record.positions, record.deleted_ms)
-        self._note_counts(record.leases, 1)
 
     def _note_counts(self, leases: Runs, default: int) -> None:
         for lease in unpack_runs(leases):
@@ -188,11 +185,11 @@ class CertainQueue:
             if entry is not None:
                 self._departures.note_count(entry.position, entry.receive_count, default)
 
-    def _leave(self, state: State, positions: BitMap64) -> None:
+    def _leave(self, state: State, positions: BitMap64, time_ms: int) -> None:
         if not positions:
             return
         index, departures = self.index, self._departures
-        departures.note(state, positions)
+        departures.note(state, positions, time_ms)
         for position, receive_count in index.history.counts(positions):
             departures.note_count(position, receive_count)
         # Only if a message in flight leaves: expiry raises the floor often, and each time a walk over all leases would
@@ -273,16 +270,17 @@ class UncertainQueue:
                 else:
                     positions.remove_range(start, stop)
 
-    def apply(self, record: AnyRecord) -> None:
-        """Note the messages that a record of this queue takes out of it."""
+    def apply(self, record: AnyRecord, row_ms: int) -> None:
+        """Note the messages that a record of this queue takes out of it; ``row_ms`` as for the certain queue."""
         departures = self._departures
+        time_ms = time_of(record, row_ms)
         match record:
             case MessagesSent():
                 self.apply_copies(record.first_position, len(record.sizes))
             case MessagesReceived():
                 self._received(record)
             case MessagesDeleted():
-                self._deleted(record)
+                self._deleted(record, time_ms)
             case LeasesEnded() | MessagesReleased():
                 counted = not isinstance(record, MessagesReleased) or record.counted
                 for position, receive_count in self._end(unpack_runs(record.leases)):
@@ -293,19 +291,21 @@ class UncertainQueue:
             case QueueAttributesSet():
                 self._prune(record)
             case MessagesMoved():
-                self._leave(State.REDRIVEN if record.redriven else State.DEAD_LETTERED, record.positions)
+                state = State.REDRIVEN if record.redriven else State.DEAD_LETTERED
+                self._leave(state, record.positions, time_ms)
             case MessagesDeadLettered():
-                self._leave(State.DEAD_LETTERED, record.positions)
+                self._leave(State.DEAD_LETTERED, record.positions, time_ms)
                 for position, receive_count in self._end(unpack_runs(record.leases)):
                     departures.note_count(position, receive_count)
             case TransactionsEnded():
-                self._leave(State.COMMITTED if record.committed else State.ROLLED_BACK, record.positions)
+                state = State.COMMITTED if record.committed else State.ROLLED_BACK
+                self._leave(state, record.positions, time_ms)
             case QueueCleared():
-                self._pass_floor(State.CLEARED, record.floor)
+                self._pass_floor(State.CLEARED, record.floor, time_ms)
             case MessagesExpired():
-                self._pass_floor(State.EXPIRED, record.floor)
+                self._pass_floor(State.EXPIRED, record.floor, time_ms)
             case QueueDeleted():
-                self._drop(_state_of(record), self._present.copy(), list(self._leases))
+                self._drop(_state_of(record), self._present.copy(), list(self._leases), time_ms)
             case _:
                 pass
 
@@ -322,9 +322,8 @@ class UncertainQueue:
         for lease, position in enumerate(unpack_runs(record.positions), record.first_lease):
             self._leases[lease] = (position, receive_counts.get(position, 0) + 1)
 
-    def _deleted(self, record: MessagesDeleted) -> None:
-        self._leave(State.DELETED, record.positions)
-        self._departures.note_deleted_ms(record.positions, record.deleted_ms)
+    def _deleted(self, record: MessagesDeleted, time_ms: int) -> None:
+        self._leave(State.DELETED, record.positions, time_ms)
         if self._may_rewind:
             for start, stop in ranges(record.positions):
                 self._may_return.add_range(start, stop)
@@ -361,23 +360,23 @@ class UncertainQueue:
         elif isinstance(record, QueueAttributesSet) and not record.attributes.rewind_ms:
             self._may_return.clear()
 
-    def _leave(self, state: State, positions: Runs) -> None:
-        self._departures.note_runs(state, positions)
+    def _leave(self, state: State, positions: Runs, time_ms: int) -> None:
+        self._departures.note_runs(state, positions, time_ms)
         for start, stop in ranges(positions):
             self._may_return.remove_range(start, stop)
             self._present.remove_range(start, stop)
             if not self._counted.contains_range(start, stop):
                 self._departures.uncounted |= _span(start, stop) - self._counted
 
-    def _pass_floor(self, state: State, floor: int) -> None:
+    def _pass_floor(self, state: State, floor: int, time_ms: int) -> None:
         leases: list[int] = []
         if self._in_flight and self._in_flight[0] < floor:
             leases = [lease for lease, (position, _) in self._leases.items() if position < floor]
-        self._drop(state, self._present & _span(0, floor), leases)
+        self._drop(state, self._present & _span(0, floor), leases, time_ms)
 
-    def _drop(self, state: State, positions: BitMap64, leases: list[int]) -> None:
+    def _drop(self, state: State, positions: BitMap64, leases: list[int], time_ms: int) -> None:
         if positions:
-            self._departures.note(state, positions)
+            self._departures.note(state, positions, time_ms)
             self._departures.uncounted |= positions - self._counted
             self._may_return -= positions
             self._present -= positions
@@ -385,6 +384,22 @@ class UncertainQueue:
 
 
 _STATES: Final = frozenset(State)
+
+
+def time_of(record: AnyRecord, row_ms: int) -> int:
+    """Return the time of a record that takes messages out of a queue, or brings them back; of a record without a time,
+    that of its row."""
+    match record:
+        case MessagesDeleted():
+            return record.deleted_ms
+        case MessagesDeadLettered():
+            return record.moved_ms
+        case TransactionsEnded():
+            return record.ended_ms
+        case QueueRewound():
+            return record.rewound_ms
+        case _:
+            return row_ms
 
 
 def _state_of(record: QueueDeleted) -> State:

@@ -68,14 +68,14 @@ class TrackedQueue:
         assert self._slice is not None
         self._slice.load(part)
 
-    def apply(self, lsn: int, record: AnyRecord) -> None:
+    def apply(self, lsn: int, record: AnyRecord, time_ms: int) -> None:
         """Apply a record of this queue; the copies of a published record come by ``apply_copies``."""
         self._reach(lsn)
         if isinstance(record, QueueCreated) and self._slice is not None:
             self._queue = CertainQueue(QueueIndex(record.queue_id, record.attributes), self.departures)
         if self._callers is not None:
             self._callers.note(record)
-        self._queue.apply(record)
+        self._queue.apply(record, time_ms)
 
     def apply_copies(self, lsn: int, first: int, count: int, enqueue_ms: int) -> None:
         """Apply the copies of a published record."""
@@ -161,7 +161,7 @@ class TrackedQueue:
         """Return the states of the queue's messages."""
         found = Result(
             self.sets(),
-            self.departures.last_deletes(),
+            self.departures.last_ends(),
             self.receive_counts(),
             self.departures.uncounted,
             self._queue.next_position,
@@ -226,8 +226,8 @@ class LogFold:
         if self._is_wanted(outcome.queue_id):
             self._queue(outcome.queue_id).apply_outcome(outcome)
 
-    def apply(self, lsn: int, records: Iterable[AnyRecord]) -> None:
-        """Apply the records of a row, in order; rows ascend."""
+    def apply(self, lsn: int, records: Iterable[AnyRecord], time_ms: int = 0) -> None:
+        """Apply the records of a row, in order; rows ascend. ``time_ms``: time of the row, 0 = not known."""
         self.skip(lsn)
         self._last_lsn = lsn
         for record in records:
@@ -245,7 +245,7 @@ class LogFold:
                     if isinstance(record, QueueCreated) and queue_id not in self.queues:
                         index = QueueIndex(queue_id, record.attributes)
                         self.queues[queue_id] = self._new(queue_id, index)
-                    self._queue(queue_id).apply(lsn, record)
+                    self._queue(queue_id).apply(lsn, record, time_ms)
 
     def _queue(self, queue_id: int) -> TrackedQueue:
         """Return a queue; a queue without creation and without slice is uncertain."""

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from cmqd_fold.queue_index import QueueIndex
-from cmqd_reading.departures import CertainQueue, Departures
+from cmqd_reading.departures import CertainQueue, Departures, time_of
 from cmqd_reading.log_fold import ANY_LEASE_MS
 from cmqd_reading.states import State
 from cmqd_segment.checkpoint import AnyPart, HistorySlice, LeasesSlice, QueueSlice
@@ -35,13 +35,9 @@ from cmqd_segment.published import copies_of
 from cmqd_segment.records import (
     AnyRecord,
     ClockOffset,
-    MessagesDeadLettered,
-    MessagesDeleted,
     MessagesPublished,
     QueueCreated,
-    QueueRewound,
     Runs,
-    TransactionsEnded,
     pack_runs,
     ranges,
 )
@@ -73,10 +69,10 @@ class _Noted(Departures):
         if self.counts:
             self.counts = {}
 
-    def note(self, state: State, positions: BitMap64) -> None:
+    def note(self, state: State, positions: BitMap64, time_ms: int) -> None:
         self._note(state, positions & self._wanted)
 
-    def note_runs(self, state: State, positions: Runs) -> None:
+    def note_runs(self, state: State, positions: Runs, time_ms: int) -> None:
         wanted = self._wanted
         if any(wanted.range_cardinality(start, stop) for start, stop in ranges(positions)):
             named = BitMap64()
@@ -88,9 +84,6 @@ class _Noted(Departures):
         if positions:
             self.reason, self.left = reason, positions
             self.default = 1 if reason == State.DELETED else 0
-
-    def note_deleted_ms(self, positions: Runs, deleted_ms: int) -> None:
-        """Do nothing: the entry has the time of its record."""
 
     def note_count(self, position: int, receive_count: int, default: int = 0) -> None:
         if self.reason and receive_count != default and position in self.left:
@@ -174,10 +167,10 @@ class OutcomeFold:
     ) -> Iterator[tuple[int, Outcome]]:
         noted = queue.noted
         noted.begin()
-        queue.certain.apply(record)
+        queue.certain.apply(record, time_ms)
         if not noted.reason:
             return
-        time_ms = _time_of(record) or time_ms
+        time_ms = time_of(record, time_ms)
         held = self._stretches[queue_id]
         first = noted.left.min()
         begin = bisect_right(held, first, key=itemgetter(1))
@@ -192,18 +185,3 @@ class OutcomeFold:
                 counts = {position: count for position, count in noted.counts.items() if position in here}
                 packed = pack_counts(positions, counts, noted.default)
                 yield stretch.segment, Outcome(queue_id, lsn, number, noted.reason, time_ms, positions, packed)
-
-
-def _time_of(record: AnyRecord) -> int:
-    """Return the time of a record, 0 if it has none."""
-    match record:
-        case MessagesDeleted():
-            return record.deleted_ms
-        case MessagesDeadLettered():
-            return record.moved_ms
-        case TransactionsEnded():
-            return record.ended_ms
-        case QueueRewound():
-            return record.rewound_ms
-        case _:
-            return 0

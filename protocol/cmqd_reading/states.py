@@ -54,8 +54,8 @@ class QueueStates:
 
     sets: dict[State, bytes] = field(default_factory=dict[State, bytes])
     """Positions by state, serialized; no position has two states."""
-    deleted: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
-    """Deletes as (start, stop, time in ms), ascending and without overlap."""
+    ended: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    """Departures as (start, stop, time in ms), ascending and without overlap; also of messages that came back."""
     counts: dict[int, int] = field(default_factory=dict[int, int])
     uncounted: bytes = b""
     """Messages with an unknown receive count, serialized; empty = none."""
@@ -74,8 +74,8 @@ class Result:
     """States of all messages of a queue."""
 
     sets: dict[State, BitMap64]
-    deleted: list[tuple[int, int, int]]
-    """Deletes as (start, stop, time in ms), ascending and without overlap."""
+    ended: list[tuple[int, int, int]]
+    """As in ``QueueStates``."""
     counts: dict[int, int]
     uncounted: BitMap64 = field(default_factory=BitMap64)
     """Messages with an unknown receive count."""
@@ -106,7 +106,7 @@ class Result:
         uncounted = self.uncounted & here
         if uncounted:
             states.uncounted = uncounted.serialize()
-        states.deleted = _within(self.deleted, start, stop)
+        states.ended = _within(self.ended, start, stop)
         states.received, states.left = _within(self.received, start, stop), _within(self.left, start, stop)
         low, high = bisect_left(self._counted, start), bisect_left(self._counted, stop)
         states.counts = {position: self.counts[position] for position in self._counted[low:high]}

@@ -58,7 +58,7 @@ def read(folder: Path, **options: str) -> list[tuple[Any, ...]]:
 
 
 def test_the_id_is_the_last_column():
-    assert list(COLUMNS)[-1] == "queue_id"
+    assert list(COLUMNS)[-2:] == ["queue_id", "ended_ts"]
 
 
 def test_a_name_has_all_queues_that_had_the_name_and_an_id_has_a_queue(folder: Path):

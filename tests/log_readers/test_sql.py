@@ -15,17 +15,22 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import astuple
 
 import cmqd_log
 from cmq_cli.app import run
 from cmq_cli.exitcodes import ExitCode
 from cmqd_log import sql
+from cmqd_log.data_folder.folder import open_folder
 from cmqd_log.errors import CmqdSourceError, DataLossError, FolderError, OptionError
+from cmqd_log.options import parse_options
+from cmqd_log.queues import queues_of
 from cmqd_log.schema import COLUMNS
 from support.core.busy_rig import busy_rig
 from support.spark.log_folder import drop_segment, rows_of, write_folder
@@ -64,20 +69,38 @@ def test_messages_are_the_messages_of_queues_with_their_states(folder: Path) -> 
 
     told = answer(folder, "SELECT queue, position, msg_id, state, ended_ts, receive_count, as_of_lsn FROM messages")
 
-    names = ("queue", "position", "msg_id", "event", "deleted_ts", "receive_count", "as_of_lsn")
+    names = ("queue", "position", "msg_id", "event", "ended_ts", "receive_count", "as_of_lsn")
     assert told == [tuple(row[name] for name in names) for row in scanned]
     assert len({row[3] for row in told}) > 3
 
 
-def test_queues_have_the_counts_of_their_messages(folder: Path) -> None:
-    columns = ["queue", "queue_id"]
-    scanned = cmqd_log.scan(folder, columns, mode="all").read_all().to_pylist()
-    waiting = cmqd_log.scan(folder, columns, mode="backlog").read_all().to_pylist()
+def test_queues_are_those_of_the_list_of_queues(folder: Path) -> None:
+    data = open_folder(parse_options({"path": str(folder)}))
+    listed = queues_of(data, data.view(include_active=False))
 
-    told = answer(folder, "SELECT queue, queue_id, messages, backlog FROM queues")
+    told = answer(folder, "SELECT account, queue, queue_id, created_ts, deleted_ts, is_deleted, messages FROM queues")
 
-    assert {row[:2]: row[2] for row in told} == Counter(tuple(row.values()) for row in scanned)
-    assert {row[:2]: row[3] for row in told if row[3]} == Counter(tuple(row.values()) for row in waiting)
+    def us(moment: datetime | None) -> int | None:
+        return None if moment is None else round(moment.timestamp() * 1000)
+
+    assert [(row[2], row[0], row[1], us(row[3]), us(row[4]), not row[5], row[6]) for row in told] == [
+        astuple(queue) for queue in listed
+    ]
+    assert {row[5] for row in told} == {False, True}
+
+
+def test_queues_of_an_earlier_row_are_those_that_were_there(folder: Path) -> None:
+    whole = answer(folder, "SELECT queue_id FROM queues")
+    (newest,) = answer(folder, "SELECT max(as_of_lsn) FROM messages")[0]
+    for lsn in (4, newest // 4, newest // 2):
+        stored = cmqd_log.scan(folder, ["queue", "queue_id"], endingLsn=lsn).read_all().to_pylist()
+
+        told = answer(folder, "SELECT queue_id, messages FROM queues", as_of_lsn=lsn)
+
+        counts = Counter(row["queue_id"] for row in stored if row["queue"] is not None)
+        assert {number: messages for number, messages in told if messages} == counts
+        assert len(told) < len(whole)
+    assert answer(folder, "SELECT a.queue_id FROM queues a JOIN queues b USING (queue_id)") == whole
 
 
 @pytest.mark.parametrize(

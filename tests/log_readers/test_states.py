@@ -445,7 +445,7 @@ def test_a_cut_is_what_is_said_of_its_positions(seed: int):
         states = result.cut(start, stop)
         active = BitMap64.deserialize(states.sets[State.ACTIVE]) if states.sets else BitMap64()
         assert active == BitMap64(one for one in result.sets[State.ACTIVE] if start <= one < stop)
-        assert states.deleted == [one for one in deleted if one[1] > start and one[0] < stop]
+        assert states.ended == [one for one in deleted if one[1] > start and one[0] < stop]
         assert states.counts == {position: count for position, count in counts.items() if start <= position < stop}
 
 
@@ -456,5 +456,5 @@ def test_a_cut_looks_at_little_more_than_it_takes():
 
     states = result.cut(100_000, 100_020)
 
-    assert len(states.deleted) == 10
+    assert len(states.ended) == 10
     assert deleted.looks < 100

@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 
 from cmqd_reading.log_fold import LogFold, Told
 from cmqd_reading.outcome_fold import OutcomeFold, Stretch
-from cmqd_reading.states import Result, State
+from cmqd_reading.states import LIVE, Result, State
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader
 from cmqd_segment.outcomes import Outcome
 from cmqd_segment.records import AnyRecord
@@ -75,7 +75,7 @@ class Segments:
             while entries and entries[0].lsn < lsn:
                 fold.apply_outcome(entries.pop(0))
             if lsn <= len(self.rows):
-                fold.apply(lsn, self.rows[lsn - 1])
+                fold.apply(lsn, self.rows[lsn - 1], START_MS + lsn)
         return fold.results()
 
 
@@ -94,21 +94,19 @@ def end_of(parts: Sequence[AnyPart]) -> int:
 def whole(rows: Rows) -> dict[int, Result]:
     fold = LogFold()
     for lsn, records in enumerate(rows, 1):
-        fold.apply(lsn, records)
+        fold.apply(lsn, records, START_MS + lsn)
     return fold.results()
 
 
 def told_of(result: Result, stretch: Stretch) -> list[tuple[State | None, int | None, int | None]]:
-    """State, time of the delete and receive count of each message; the count is None if it is unknown."""
-    times = {position: time_ms for first, stop, time_ms in result.deleted for position in range(first, stop)}
+    """State, time of the end and receive count of each message; the count is None if it is unknown."""
+    times = {position: time_ms for first, stop, time_ms in result.ended for position in range(first, stop)}
     told: list[tuple[State | None, int | None, int | None]] = []
     for position in range(stretch.first, stretch.stop):
         state = next((state for state, positions in result.sets.items() if position in positions), None)
         count = result.counts.get(position, int(state in (State.DELETED, State.IN_FLIGHT)))
-        is_deleted = state is State.DELETED
-        told.append(
-            (state, times.get(position) if is_deleted else None, None if position in result.uncounted else count)
-        )
+        is_over = state is not None and state not in (*LIVE, State.GONE)
+        told.append((state, times.get(position) if is_over else None, None if position in result.uncounted else count))
     return told
 
 
@@ -173,7 +171,7 @@ def test_of_100_messages_99_were_deleted_in_rows_that_are_gone():
 
     assert result.sets[State.DELETED] == BitMap64(range(1, 100))
     assert result.sets[State.IN_FLIGHT] == BitMap64([0])
-    assert result.deleted == [(position, stop, deleted_ms) for position, stop, _ in result.deleted]
+    assert result.ended == [(position, stop, deleted_ms) for position, stop, _ in result.ended]
     assert not result.uncounted
     assert not any(position for position in result.counts if position)
 
@@ -219,7 +217,7 @@ def test_a_delete_and_a_rewind_in_one_row_are_two_entries(deletes: int):
     else:
         assert result.sets[State.DELETED] == BitMap64([0, 1])
         assert result.counts == {0: 2}
-        assert [time_ms for _, _, time_ms in result.deleted] == [rig.now_ms] * len(result.deleted)
+        assert [time_ms for _, _, time_ms in result.ended] == [rig.now_ms] * len(result.ended)
 
 
 def test_without_the_outcomes_nothing_is_invented():
@@ -273,4 +271,4 @@ def test_a_delete_before_a_rewind_in_a_missing_row_is_told_by_outcomes_alone(is_
         assert told_of(result, stretch) == [deleted, deleted, (State.ACTIVE, None, 0)]
     else:
         assert [state for state, _, _ in told_of(result, stretch)] == [State.GONE, None, State.ACTIVE]
-        assert not result.deleted
+        assert not result.ended

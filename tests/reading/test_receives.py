@@ -4,20 +4,24 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportMissingModuleSource=false
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
+import asyncio
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import cmqd_log
+from cmqd_client import connect
 from cmqd_log import sql
 from cmqd_log.errors import DataLossError, FolderError, OptionError, UnknownNameError
 from cmqd_log.reading import stores
 from cmqd_log.schema import RECEIVES
 from support.cases import each_case
+from support.processes.running_server import RunningServer
 from support.spark.log_folder import drop_segment
-from support.spark.received_folder import ReceivedFolder
+from support.spark.received_folder import ReceivedFolder, time
 
 pytestmark = [pytest.mark.spark, pytest.mark.system]
 """pyarrow and DuckDB are in the Spark set. No session is needed."""
@@ -137,6 +141,25 @@ def test_receives_are_joined_with_themselves_and_with_messages(holed: ReceivedFo
     assert {row["lease"] for row in states if row["state"] == "in_flight"} >= under_way
 
 
+@pytest.mark.parametrize("gone", [0, 6])
+def test_messages_have_the_time_at_which_they_left(gone: int, tmp_path: Path) -> None:
+    made = ReceivedFolder(tmp_path / "data", 9, gone=gone)
+
+    rows = cmqd_log.scan(made.folder, mode="all").read_all().to_pylist()
+
+    for row in rows:
+        left_ms, left_lsn = made.log.left.get((row["queue_id"], row["position"]), (0, 0))
+        if row["event"] == "gone" or (left_lsn in made.missing and row["ended_ts"] is None):
+            assert row["ended_ts"] is None
+        else:
+            assert row["ended_ts"] == (time(left_ms) if left_lsn else None)
+        assert row["deleted_ts"] == (row["ended_ts"] if row["event"] == "deleted" else None)
+    ended = {row["event"] for row in rows if row["ended_ts"] is not None}
+    assert ended >= {"deleted", "dead_lettered", "expired", "cleared", "queue_deleted"}
+    sqls = answer(made.folder, "SELECT queue_id, position, ended_ts FROM messages")
+    assert sqls == [{name: row[name] for name in ("queue_id", "position", "ended_ts")} for row in rows]
+
+
 @each_case(
     ("options", "text"),
     [
@@ -173,3 +196,64 @@ def test_rows_that_are_gone_without_a_checkpoint_above_them_are_an_error(tmp_pat
         scanned(made.folder)
     with pytest.raises(DataLossError, match="no longer has rows 21 to"):
         scanned(made.folder, startingLsn=1)
+
+
+class Consumer:
+    """A client that notes each receive with its end. Calls are answered before the broker is killed."""
+
+    def __init__(self) -> None:
+        self.choose = random.Random(11)
+        self.receives: dict[str, list[str | None]] = {}
+        """By message id, oldest first: how the receive ended; None = under way."""
+        self.held: dict[str, Any] = {}
+
+    async def work(self, url: str, steps: int) -> None:
+        async with connect(url, name="worker") as client:
+            queue = await client.ensure_queue("orders", visibility_timeout=3600)
+            for _ in range(steps):
+                await self._step(queue)
+
+    async def _step(self, queue: Any) -> None:
+        some = self.choose.sample(sorted(self.held), min(len(self.held), 3))
+        match self.choose.randrange(5):
+            case 0:
+                await queue.send_batch([b"x"] * self.choose.randrange(1, 9))
+            case 1 | 2:
+                for message in await queue.receive(self.choose.randrange(1, 9), wait=0):
+                    self.held[message.id] = message
+                    self.receives.setdefault(message.id, []).append(None)
+            case 3 if some:
+                await queue.delete_batch([self.held[each] for each in some])
+                self._end(some, "deleted")
+            case 4 if some:
+                await queue.release_batch([self.held[each] for each in some])
+                self._end(some, "released")
+            case _:
+                pass
+
+    def _end(self, ids: list[str], how: str) -> None:
+        for each in ids:
+            self.receives[each][-1] = how
+            del self.held[each]
+
+
+def test_the_receives_of_a_broker_that_is_killed_are_those_of_its_consumer(tmp_path: Path) -> None:
+    consumer = Consumer()
+    with RunningServer(tmp_path) as server:
+        for _ in range(5):
+            asyncio.run(consumer.work(server.url, 60))
+            server.kill()
+            server.start()
+        asyncio.run(consumer.work(server.url, 60))
+        live = cmqd_log.scan(server.data, table="receives", includeActive=True).read_all().to_pylist()
+    rows = scanned(server.data)
+
+    assert rows == [{**row, "as_of_lsn": rows[0]["as_of_lsn"]} for row in live]
+    told: dict[str, list[str | None]] = {}
+    for row in sorted(rows, key=lambda row: row["lease"]):
+        told.setdefault(row["msg_id"], []).append(row["how"])
+        assert row["received_by"].startswith("worker (")
+        assert row["ended_by"] == (row["received_by"] if row["how"] else None)
+        assert (row["until_ts"] - row["from_ts"]).total_seconds() == 3600
+    assert told == consumer.receives
+    assert sum(map(len, told.values())) > 200

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from cmqd_log.options import Mode
-from cmqd_reading.states import BACKLOG, QueueStates, State
+from cmqd_reading.states import BACKLOG, LIVE, QueueStates, State
 from cmqd_reading.stretches import Stretches
 from cmqd_segment.rows import Run
 
@@ -38,7 +38,8 @@ class Said(NamedTuple):
     """Facts of neighbours that the columns show."""
 
     state: State
-    deleted_ms: int | None
+    ended_ms: int | None
+    """Time at which the message left its queue; None = it is there, or the time is not known."""
     receive_count: int | None
     """None = rows that may tell receives are missing."""
     received_by: int = 0
@@ -53,7 +54,7 @@ class StateReader:
         self._mode = mode
         self._shown = SHOWN[mode]
         self._sets = [(state, BitMap64.deserialize(packed)) for state, packed in states.sets.items()]
-        self._deleted = states.deleted
+        self._ended = states.ended
         self._counts = states.counts
         self._uncounted = BitMap64.deserialize(states.uncounted) if states.uncounted else BitMap64()
         self._received = states.received
@@ -97,8 +98,8 @@ class StateReader:
         # A message that was rewound, or given back uncounted, was never received.
         received_by = _number_at(self._received, position) if self._received and receives != 0 else None
         left_by = _number_at(self._left, position) if self._left and state in LEFT_BY_CLIENTS else None
-        deleted_ms = _number_at(self._deleted, position) if is_deleted else None
-        return Said(state, deleted_ms, receives, received_by or 0, left_by or 0)
+        ended_ms = None if state in LIVE or state is State.GONE else _number_at(self._ended, position)
+        return Said(state, ended_ms, receives, received_by or 0, left_by or 0)
 
 
 def _number_at(stretches: Stretches, position: int) -> int | None:

@@ -6,6 +6,7 @@ from heapq import merge
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from sqlite3 import Connection
 
 import msgspec
 from pyroaring import BitMap64
@@ -123,13 +124,13 @@ class _Reading:
         fold.begin_above(above)
         outcomes = self._outcomes
         outcome = next(outcomes, None)
-        for lsn, records in chain(self._rows(above), [(self._view.hi + 1, None)]):
+        for lsn, time_ms, records in chain(self._rows(above), [(self._view.hi + 1, 0, None)]):
             fold.skip(lsn)
             while outcome is not None and outcome.lsn < lsn:
                 fold.apply_outcome(outcome)
                 outcome = next(outcomes, None)
             if records is not None:
-                fold.apply(lsn, records)
+                fold.apply(lsn, records, time_ms)
         return fold.results()
 
     def from_checkpoint(self, at_least: int) -> "LogFold | None":
@@ -151,15 +152,13 @@ class _Reading:
                 return fold
         return None
 
-    def _rows(self, above: int) -> Iterator[tuple[int, list[AnyRecord]]]:
-        """Yield LSN and records of the remaining rows above ``above`` and up to ``view.hi``."""
+    def _rows(self, above: int) -> Iterator[tuple[int, int, list[AnyRecord]]]:
+        """Yield LSN, time and records of the remaining rows above ``above`` and up to ``view.hi``."""
         view = self._view
         for extent in view.extents:
             if extent.last_lsn > above and extent.first_lsn <= view.hi:
                 with self._folder.opened(extent) as raw:
-                    rows = remaining(self._folder, raw, extent, above, view.hi, fail_on_loss=self._fail_on_loss)
-                    for lsn, _, records in rows:
-                        yield lsn, records
+                    yield from remaining(self._folder, raw, extent, above, view.hi, fail_on_loss=self._fail_on_loss)
 
 
 def slices_in(folder: Folder, entry: CheckpointEntry) -> Iterator[AnyPart]:
@@ -255,9 +254,14 @@ def held_by(folder: Folder, extent: SegmentEntry, upto: int) -> list[tuple[int, 
     with folder.opened(extent) as raw:
         if is_sealed(extent):
             return raw.execute("SELECT queue_id, first_position, stop_position FROM sparse").fetchall()
-        bounds: dict[int, tuple[int, int]] = {}
-        for _, queues in summaries(raw, extent, 0, upto):
-            for number, first, stop, _ in queues:
-                # Positions ascend.
-                bounds[number] = (bounds[number][0] if number in bounds else first, stop)
+        return held_in_rows(raw, extent, upto)
+
+
+def held_in_rows(raw: Connection, extent: SegmentEntry, upto: int) -> list[tuple[int, int, int]]:
+    """Return the queues and topics of a segment up to a row, as :func:`held_by` does; every row is examined."""
+    bounds: dict[int, tuple[int, int]] = {}
+    for _, queues in summaries(raw, extent, 0, upto):
+        for number, first, stop, _ in queues:
+            # Positions ascend.
+            bounds[number] = (bounds[number][0] if number in bounds else first, stop)
     return [(number, first, stop) for number, (first, stop) in bounds.items()]

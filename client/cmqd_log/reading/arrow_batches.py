@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cmqd_log.schema import COLUMNS
+from cmqd_reading.states import State
 from cmqd_segment.rows import Run
 from cmqd_types.messages import CopyOf, printed_id
 
@@ -26,6 +27,7 @@ _TYPES: dict[str, pa.DataType] = {
     "int": pa.int32(),
     "string": pa.string(),
     "binary": pa.binary(),
+    "boolean": pa.bool_(),
     "timestamp": _TIMESTAMP,
     "array<string>": pa.list_(pa.field("element", pa.string())),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
@@ -65,7 +67,7 @@ class Facts(NamedTuple):
     event: str
     queue: str | None
     topic: str | None
-    deleted_ms: int | None = None
+    ended_ms: int | None = None
     receive_count: int | None = None
     account: str | None = None
     as_of_lsn: int | None = None
@@ -327,7 +329,11 @@ def _visible(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | N
 
 
 def _deleted(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
-    return None if facts.deleted_ms is None else [facts.deleted_ms * 1000] * (stop - start)
+    return _ended(facts, run, start, stop) if facts.event == State.DELETED else None
+
+
+def _ended(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
+    return None if facts.ended_ms is None else [facts.ended_ms * 1000] * (stop - start)
 
 
 def _receive_counts(facts: Facts, run: Run, start: int, stop: int) -> Iterable[Any] | None:
@@ -409,4 +415,5 @@ _MAKERS: dict[str, Callable[[], _Column]] = {
     "received_by": lambda: _Texts(lambda facts: facts.received_by),
     "left_by": lambda: _Texts(lambda facts: facts.left_by),
     "queue_id": lambda: _Numbers("q", pa.int64(), _queue_id),
+    "ended_ts": lambda: _Objects(_TIMESTAMP, _ended),
 }

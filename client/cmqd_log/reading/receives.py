@@ -90,15 +90,16 @@ def read_receives(task: ReceivesTask, schema: "pa.Schema") -> Iterator["pa.Recor
         DataLossError: a row is given up as lost, and ``fail_on_data_loss`` is set.
         SegmentReclaimedError: a segment was reclaimed, and no checkpoint that was read covers it.
     """
-    reading = _Reading(task, schema)
     try:
-        waiting: list[Receive] = []
-        for receive in reading.receives():
-            waiting.append(receive)
-            if len(waiting) >= task.options.batch_rows:
-                yield from reading.batch(waiting)
-                waiting = []
-        yield from reading.batch(waiting)
+        with open_folder(task.options) as folder:
+            reading = _Reading(task, schema, folder)
+            waiting: list[Receive] = []
+            for receive in reading.receives():
+                waiting.append(receive)
+                if len(waiting) >= task.options.batch_rows:
+                    yield from reading.batch(waiting)
+                    waiting = []
+            yield from reading.batch(waiting)
     except sqlite3.Error as error:
         raise FolderError(f"the segments of {task.options.path} cannot be read: {error}") from error
 
@@ -106,11 +107,11 @@ def read_receives(task: ReceivesTask, schema: "pa.Schema") -> Iterator["pa.Recor
 class _Reading:
     """A pass over the rows, and the values of its receives."""
 
-    def __init__(self, task: ReceivesTask, schema: "pa.Schema") -> None:
+    def __init__(self, task: ReceivesTask, schema: "pa.Schema", folder: Folder) -> None:
         options = task.options
         self._task = task
         self._schema = schema
-        self._folder = open_folder(options)
+        self._folder = folder
         view = self._folder.view(include_active=options.include_active)
         if view.hi < task.upto:
             raise BehindError(f"{options.path} ends at row {view.hi}, and row {task.upto} was to be read")

@@ -192,7 +192,7 @@ class Selector:
         for start, stop, said in states.stretches(run):
             its = facts._replace(
                 event=said.state,
-                deleted_ms=said.deleted_ms,
+                ended_ms=said.ended_ms,
                 receive_count=said.receive_count,
                 received_by=self._actors.get(said.received_by),
                 left_by=self._actors.get(said.left_by),

@@ -285,6 +285,7 @@ def test_a_queue_that_was_made_in_rows_that_are_gone(folder: Path):
     ("options", "sentence"),
     [
         ({"mode": "all"}, "option 'mode' cannot be 'all': a stream reads events; the other modes"),
+        ({"table": "receives"}, "option 'table' cannot be 'receives': a stream reads the table log"),
         ({"quue": "orders"}, "option 'quue' cannot be used: the source has no option of this name"),
         ({"startingLsn": "15"}, "option 'startingLsn' cannot be 15: the newest readable row"),
     ],

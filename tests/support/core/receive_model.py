@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from pyroaring import BitMap64
+
 from cmqd.core.domain_errors import DomainError
 from cmqd_segment.checkpoint import AnyPart
 from cmqd_segment.records import AnyRecord
@@ -55,6 +57,9 @@ class ModelLog(NaiveLog):
         """By lease."""
         self.under_way: dict[int, Seen] = {}
         self.stored_lsn: dict[tuple[int, int], int] = {}
+        self.left: dict[tuple[int, int], tuple[int, int]] = {}
+        """Time and row at which each message left its queue, by queue id and position."""
+        self._live: dict[int, BitMap64] = {}
         self.clears = False
         """True while a queue is cleared."""
         self.answers: dict[int, str] = {}
@@ -68,6 +73,7 @@ class ModelLog(NaiveLog):
             self.times.append(self.rig.now_ms)
             self.stored_lsn |= dict.fromkeys(self.stored.keys() - self.stored_lsn.keys(), self.last_lsn)
             self._look(self.rig)
+            self._look_at_messages(self.rig)
 
     def _look(self, rig: Rig) -> None:
         queues = rig.broker.queues
@@ -105,6 +111,16 @@ class ModelLog(NaiveLog):
                         self.client,
                     )
                     self.seen[lease] = self.under_way[lease] = seen
+
+    def _look_at_messages(self, rig: Rig) -> None:
+        queues = rig.broker.queues
+        for queue_id in self._live.keys() | queues.keys():
+            before = self._live.get(queue_id, BitMap64())
+            now = queues[queue_id].index.live.copy() if queue_id in queues else BitMap64()
+            self.left |= {(queue_id, position): (rig.now_ms, self.last_lsn) for position in before - now}
+            for position in now - before:
+                self.left.pop((queue_id, position), None)
+            self._live[queue_id] = now
 
     def _end(self, seen: Seen, rig: Rig, *hows: str) -> None:
         seen.hows, seen.ended_ms, seen.ended_lsn = hows, rig.now_ms, self.last_lsn
@@ -153,6 +169,8 @@ class Work:
             self.rig.settle()
         if under_way is not None:
             self.checkpoints[-1].extend(under_way)
+        for account in ACCOUNTS:
+            self._received(account, "q", CLIENTS[0], 50_000)
 
     def _step(self, account: str, name: str) -> None:
         choose, rig, log = self._choose, self.rig, self.log
@@ -170,14 +188,8 @@ class Work:
                     alone.send(broker, account, choose.choice(("q", "plain")), bodies, None, delay_ms, 0, 0, now_ms)
                 )
             case 3 | 4 | 5 | 6:
-                request = alone.Receive(choose.randrange(1, 5), 0, choose.choice([1000, 4000, 50_000]))
-                got = rig.ask(
-                    lambda waiter: alone.only(
-                        broker.receive_all(account, name, [request], [waiter], now_ms, actors=[actor])
-                    )
-                )
                 held += some
-                held += [message.receipt_handle for message in got]
+                held += self._received(account, name, actor, choose.choice([1000, 4000, 50_000]))
             case 7 | 8:
                 self._answers("deleted", account, some)
                 rig.done(broker.delete_all(account, name, [some], now_ms, actors=[actor]))
@@ -196,8 +208,9 @@ class Work:
             case 13 if choose.random() < 0.3:
                 log.clears = True
                 rig.done(broker.clear_queue(account, name, now_ms))
-            case 14 if choose.random() < 0.2:
+            case 14 if choose.random() < 0.4:
                 if name == "plain":
+                    self._received(account, name, actor, 50_000)
                     rig.done(broker.delete_queue(account, name, now_ms))
                     self._create(account, name, retention_ms=60_000)
                 elif name == "dead":
@@ -208,6 +221,17 @@ class Work:
             case _:
                 held += some
                 rig.settle(choose.choice([10, 400, 1100, 4000, 30_000]))
+
+    def _received(self, account: str, name: str, actor: Actor, visibility_timeout_ms: int) -> list[int]:
+        rig = self.rig
+        self.log.client = f"{actor.name} ({actor.secret_id})"
+        request = alone.Receive(self._choose.randrange(1, 5), 0, visibility_timeout_ms)
+        got = rig.ask(
+            lambda waiter: alone.only(
+                rig.broker.receive_all(account, name, [request], [waiter], rig.now_ms, actors=[actor])
+            )
+        )
+        return [message.receipt_handle for message in got]
 
     def _answers(self, how: str, account: str, handles: list[int]) -> None:
         leases = self.rig.broker.handles.leases(handles)

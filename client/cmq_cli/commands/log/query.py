@@ -44,11 +44,11 @@ def query(
     load_limit: Annotated[Bytes, Parameter(show_default="1g")] = 1 << 30,
     session: CurrentSession,
 ) -> None:
-    """Run a SELECT of DuckDB over the tables log, messages and queues of a data folder.
+    """Run a SELECT of DuckDB over the tables log, messages, receives and queues of a data folder.
 
-    log has a row for each stored message, messages a row for each message of a queue with its state, queues a row for
-    each queue with messages. DESCRIBE log lists the columns. The rows go to standard output, also as csv or parquet
-    (--output). Needs the extra cmqd[sql].
+    log has a row for each stored message, messages a row for each message of a queue with its state, receives a row for
+    each receive of a message, queues a row for each queue. DESCRIBE log lists the columns. The rows go to standard
+    output, also as csv or parquet (--output). Needs the extra cmqd[sql].
 
     Parameters
     ----------
