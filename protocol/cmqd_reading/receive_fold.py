@@ -197,7 +197,7 @@ class _Queue:
         """Remove and yield the receives of messages that another receive has: they ended in missing rows."""
         if not any(self._in_flight.range_cardinality(start, stop) for start, stop in ranges(positions)):
             return
-        ended = self._in_flight & BitMap64(unpack_runs(positions))
+        ended = set(self._in_flight & BitMap64(unpack_runs(positions)))
         for receive in [each for each in self.by_lease.values() if each.position in ended]:
             self._take(receive.lease)
             yield _gone(receive)

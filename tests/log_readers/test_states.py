@@ -326,7 +326,7 @@ def stretches(rig: Rig, name: str, mode: Mode, count: int) -> list[tuple[int, in
     queue = folded(rig.log.rows).queues[rig.queue(name).queue_id]
     run = Run(0, 0, 0, [1] * count, None, None, 0)
     found = StateReader(queue.result().cut(0, count), mode).stretches(run)
-    return [(start, stop, said.state, said.deleted_ms, said.receive_count) for start, stop, said in found]
+    return [(start, stop, said.state, said.ended_ms, said.receive_count) for start, stop, said in found]
 
 
 def test_stretches_of_a_run():

@@ -155,7 +155,8 @@ def test_messages_have_the_time_at_which_they_left(gone: int, tmp_path: Path) ->
             assert row["ended_ts"] == (time(left_ms) if left_lsn else None)
         assert row["deleted_ts"] == (row["ended_ts"] if row["event"] == "deleted" else None)
     ended = {row["event"] for row in rows if row["ended_ts"] is not None}
-    assert ended >= {"deleted", "dead_lettered", "expired", "cleared", "queue_deleted"}
+    assert ended >= {"dead_lettered", "expired", "cleared", "queue_deleted"}
+    assert gone or "deleted" in ended
     sqls = answer(made.folder, "SELECT queue_id, position, ended_ts FROM messages")
     assert sqls == [{name: row[name] for name in ("queue_id", "position", "ended_ts")} for row in rows]
 
@@ -239,7 +240,7 @@ class Consumer:
 
 def test_the_receives_of_a_broker_that_is_killed_are_those_of_its_consumer(tmp_path: Path) -> None:
     consumer = Consumer()
-    with RunningServer(tmp_path) as server:
+    with RunningServer(tmp_path, "--keep-history-ms", "86400000") as server:
         for _ in range(5):
             asyncio.run(consumer.work(server.url, 60))
             server.kill()
@@ -252,7 +253,7 @@ def test_the_receives_of_a_broker_that_is_killed_are_those_of_its_consumer(tmp_p
     told: dict[str, list[str | None]] = {}
     for row in sorted(rows, key=lambda row: row["lease"]):
         told.setdefault(row["msg_id"], []).append(row["how"])
-        assert row["received_by"].startswith("worker (")
+        assert (row["received_by"] or "").startswith("worker ("), row
         assert row["ended_by"] == (row["received_by"] if row["how"] else None)
         assert (row["until_ts"] - row["from_ts"]).total_seconds() == 3600
     assert told == consumer.receives
