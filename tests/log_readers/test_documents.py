@@ -53,10 +53,11 @@ def test_the_programs_of_the_page_run(
         for text in blocks_to_run(ROOT / "docs/log.md", "python"):
             exec(compile(text, "log.md", "exec"), names)
 
-    table, document, sent, _ = told
+    table, document, sent, lost, _ = told
     assert ["orders", "deleted", "1"] in [line.split() for line in table.splitlines()]
     assert [row["state"] for row in json.loads(document)] == ["in_flight"]
     assert sent.splitlines()[0] == "hour,sent"
+    assert lost.split() == ["received_by", "lost"]
     assert pq.read_table("log.parquet").num_rows == 4
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "3 messages"
