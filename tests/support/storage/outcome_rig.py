@@ -170,7 +170,7 @@ def told_by(folder: Path) -> tuple[dict[int, Result], dict[int, list[tuple[int, 
 
 def facts(result: Result, first: int, stop: int) -> list[tuple[State | None, int | None, int | None]]:
     """State, time of the delete and receive count of messages; None = not told."""
-    times = {position: time_ms for start, end, time_ms in result.deleted for position in range(start, end)}
+    times = {position: time_ms for start, end, time_ms in result.ended for position in range(start, end)}
     found: list[tuple[State | None, int | None, int | None]] = []
     for position in range(first, stop):
         state = next((state for state, positions in result.sets.items() if position in positions), None)
