@@ -126,6 +126,8 @@ def resume_run(session: Session, resume: str, order: Order) -> ExitCode:
 
     output = session.output
     file = journals.journal_file(resume, journals.journal_folder(os.environ))
+    # Before the lock, which makes a file beside the journal: a wrong path is left as it is.
+    journals.read_journal(file)
     with journals.locked(file):
         journal = journals.read_journal(file)
         if not journal.is_done:

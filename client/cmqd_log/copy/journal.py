@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -155,8 +156,8 @@ class Journal(msgspec.Struct, kw_only=True):
     """URL of the server, without the key."""
     mark: bool = False
     allow_data_loss: bool = False
-    rate: int | None = None
-    parallel: int = 1
+    rate: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    parallel: Annotated[int, msgspec.Meta(ge=1)] = 1
     master: str = ""
     """The master of Spark; empty = the run is sent without Spark."""
     slices: list[Slice]

@@ -372,6 +372,41 @@ def test_a_run_goes_on_with_the_same_log_and_target_only(
 
 
 @pytest.mark.parametrize(
+    ("resume", "text"),
+    [
+        ("r-000000000000", "does not exist"),
+        ("{folder}/none/run.json", "does not exist"),
+        ("{folder}", "Is a directory"),
+        ("", "Is a directory"),
+        ("{folder}/notes.txt", "is not the journal of a replay"),
+        ("{folder}/zero.json", "Expected `int` >= 1 - at `$.parallel`"),
+    ],
+)
+def test_a_path_without_a_journal_is_refused_and_left_as_it_is(
+    cmq: Cmq, tmp_path: Path, resume: str, text: str
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("notes")
+    empty: dict[str, Any] = {
+        "run": "r-0123456789ab",
+        "source": {},
+        "position": 1,
+        "events": [],
+        "target_id": 1,
+        "server": "",
+    }
+    (folder / "zero.json").write_text(json.dumps({**empty, "slices": [], "parallel": 0}))
+    before = sorted(tmp_path.rglob("*"))
+
+    ran = cmq("--resume", resume.format(folder=folder))
+
+    assert ran.code == ExitCode.FAILED
+    assert text in ran.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
     ("options", "code", "text"),
     [
         (("--into", "x"), ExitCode.USAGE, "give the data folder"),
