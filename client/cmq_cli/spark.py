@@ -19,6 +19,7 @@ _OPTIONS = {
     "startingLsn": "--from-lsn",
     "endingLsn": "--to-lsn",
     "asOfLsn": "--as-of-lsn",
+    "memoryLimit": "--memory-limit",
     "routingKey": "--routing-key",
     "includeActive": "--include-active",
     "failOnDataLoss": "--allow-data-loss",

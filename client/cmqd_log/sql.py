@@ -36,8 +36,10 @@ from cmqd_log.reading.arrow_batches import schema_of
 from cmqd_log.scanning import scan
 from cmqd_log.schema import COLUMNS, QUEUES, RECEIVES, Table
 
-DEFAULT_LOAD_LIMIT: Final = 1 << 30
-"""Bytes of a table that is loaded."""
+DEFAULT_MEMORY_LIMIT: Final = 1 << 30
+"""Bytes of groups, sorts, joins and loaded tables together; loaded tables have at most half."""
+LEAST_MEMORY_LIMIT: Final = 32 << 20
+"""DuckDB needs some blocks for each thread."""
 INTERRUPT_SECONDS: Final = 0.1
 """Time between two interrupts of a statement that goes on."""
 
@@ -46,6 +48,8 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "python_enable_replacements": False,
+    # Else DuckDB fills the disk of the current folder, which may be the disk of the broker.
+    "temp_directory": "",
 }
 _OF_MESSAGES: Final = {
     "account": "account",
@@ -127,7 +131,7 @@ def query(
     *,
     as_of_lsn: int | None = None,
     include_active: bool = False,
-    load_limit: int = DEFAULT_LOAD_LIMIT,
+    memory_limit: int = DEFAULT_MEMORY_LIMIT,
 ) -> Answer:
     """Run a SELECT over the log.
 
@@ -136,13 +140,15 @@ def query(
         statement: the SQL.
         as_of_lsn: the last row of the log to read; None = the newest row that can be read.
         include_active: also read rows that are not sealed.
-        load_limit: bytes of the columns of a table that is read more than once.
+        memory_limit: bytes of groups, sorts, joins, and columns of tables that are read more than once.
 
     Raises:
-        QueryError: the statement is no single SELECT, or fails, or needs a larger table than the limit.
-        OptionError: the log has no such row.
+        QueryError: the statement is no single SELECT, or fails, or needs more memory than the limit.
+        OptionError: the log has no such row, or the limit is too low.
         FolderError, DataLossError: the log cannot be read.
     """
+    if memory_limit < LEAST_MEMORY_LIMIT:
+        raise OptionError("memoryLimit", memory_limit, f"give at least {LEAST_MEMORY_LIMIT:,} bytes")
     options = parse_options({"path": os.fspath(path), "includeActive": str(include_active)})
     with open_folder(options) as folder:
         view = folder.view(include_active=include_active)
@@ -156,7 +162,7 @@ def query(
     if lsn < newest:
         view = replace(view, hi=lsn, checkpoints=tuple(entry for entry in view.checkpoints if entry.lsn <= lsn))
     scanned = {"path": os.fspath(path), "includeActive": include_active, "endingLsn": lsn}
-    tables = Tables(options, scanned, load_limit, view)
+    tables = Tables(options, scanned, memory_limit, view)
     uses = _uses(text)
     if uses is not None:
         try:
@@ -171,11 +177,12 @@ def query(
 class Tables:
     """The tables of a statement, as scans of the log or loaded."""
 
-    def __init__(self, source: Options, options: Mapping[str, Any], load_limit: int, view: View) -> None:
+    def __init__(self, source: Options, options: Mapping[str, Any], memory_limit: int, view: View) -> None:
         self.source = source
         self._view = view
         self._options = options
-        self._limit = load_limit
+        self._limit = memory_limit
+        self._loaded = 0
         self._scans = list[Generator[pa.RecordBatch]]()
         self.failure: CmqdSourceError | None = None
         """The error that ended a scan; DuckDB shows its text alone."""
@@ -201,13 +208,13 @@ class Tables:
         if not use.is_loaded:
             return pa.RecordBatchReader.from_batches(schema, batches)
         kept: list[pa.RecordBatch] = []
-        size = 0
         for batch in batches:
-            size += batch.nbytes
-            if size > self._limit:
+            self._loaded += batch.nbytes
+            if self._loaded > self._limit // 2:
                 raise QueryError(
-                    f"the statement reads table {name} more than once, and the columns {', '.join(use.columns)} have "
-                    f"more than {self._limit:,} bytes: name fewer columns, read the table once, or raise the limit"
+                    f"the statement reads table {name} more than once, and the columns {', '.join(use.columns)} need "
+                    f"more than half of the memory limit, {self._limit:,} bytes: name fewer columns, read the table "
+                    "once, or raise the memory limit"
                 )
             kept.append(batch)
         return pa.Table.from_batches(kept, schema)
@@ -230,6 +237,10 @@ class Tables:
         ]
         schema = schema_of(columns, QUEUES)
         return pa.table([pa.array([row[name] for row in rows], schema.field(name).type) for name in columns], schema)
+
+    def memory(self) -> int:
+        """Return the bytes of the limit that loaded tables leave."""
+        return self._limit - self._loaded
 
     def close(self) -> None:
         """End the scans, and let go of the files that they fetched."""
@@ -260,6 +271,7 @@ def _answer(statement: str, tables: Tables, uses: Mapping[str, Use], lsn: int) -
             if use is not None:
                 database.register(f"read_{name}", tables.make(name, use))
             _create(database, name, table, use)
+        database.execute(f"SET memory_limit = '{tables.memory()}B'")
         database.execute("SET lock_configuration = true")
         steps = _Steps(database, stack.enter_context(ThreadPoolExecutor(1)))
         try:
@@ -425,8 +437,8 @@ def _sentence(error: Exception) -> str:
     text = _KIND.sub("", str(error).split("\n\nLINE ")[0].split("\nCandidate")[0].split("\n\tCandidate")[0])
     text = " ".join(re.sub(r'Did you mean "read_\w+"\?', "", text).split())
     if isinstance(error, duckdb.OutOfMemoryException):
-        text = text.split(" Possible solutions:")[0]
-        return f"the statement needs more memory than there is; filter, group or limit its rows: {text}"
+        text = re.split(r" Database is launched| Possible solutions:", text)[0]
+        return f"the statement needs more than the memory limit; filter or limit its rows, or raise the limit: {text}"
     if isinstance(error, duckdb.PermissionException):
         return f"SQL reads the tables {', '.join(TABLES)} alone, no files and no extensions: {text}"
     if isinstance(error, duckdb.CatalogException) and " extension" in text:

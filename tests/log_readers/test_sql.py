@@ -160,12 +160,45 @@ def test_a_plan_that_cannot_be_read_or_lacks_a_column_decodes_all(
     assert answer(folder, "SELECT lsn, queue FROM log") == expected
 
 
-def test_a_table_beyond_the_limit_is_refused_with_the_ways_out(folder: Path) -> None:
-    twice = "SELECT count(*) FROM log a JOIN log b USING (lsn)"
+def test_a_table_beyond_the_limit_is_refused_with_the_ways_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "LEAST_MEMORY_LIMIT", 0)
+    twice = "SELECT count(a.lsn) FROM log a JOIN log b USING (lsn, row_index)"
 
-    with pytest.raises(sql.QueryError, match=r"reads table log more than once, and the columns lsn have more than 100"):
-        answer(folder, twice, load_limit=100)
-    assert answer(folder, "SELECT count(*) FROM log", load_limit=100) == answer(folder, "SELECT count(*) FROM log")
+    with pytest.raises(
+        sql.QueryError, match=r"reads table log more than once, .* row_index need more than half of .*, 200 bytes"
+    ):
+        answer(folder, twice, memory_limit=200)
+    assert answer(folder, twice) == answer(folder, "SELECT count(*) FROM log")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT count(*) FROM (SELECT range, count(*) FROM range(5000000) GROUP BY ALL)",
+        "SELECT * FROM range(8000000) ORDER BY hash(range) LIMIT 1 OFFSET 7000000",
+        "SELECT length(string_agg(repeat('x', 1000), '')) FROM range(400000)",
+        "SELECT len(list(repeat('x', 100) || range)) FROM range(4000000)",
+        "SELECT count(*) FROM log, (SELECT lsn, list(range) l FROM log, range(40000) GROUP BY ALL) t WHERE len(l) > 0",
+    ],
+    ids=["groups", "sort", "text", "list", "lists of a join"],
+)
+def test_a_statement_beyond_the_memory_limit_ends_without_a_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(sql.QueryError, match=r"more than the memory limit; filter .* raise the limit: ") as refused:
+        answer(folder, statement, memory_limit=64 << 20)
+
+    assert "\n" not in str(refused.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_that_duckdb_cannot_work_with_is_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    query = ["log", "query", "FROM log", "--path", str(folder), "--memory-limit", "1MiB"]
+
+    assert run(query) == ExitCode.USAGE
+    assert "--memory-limit cannot be 1048576: give at least 33,554,432 bytes" in capfd.readouterr().err
 
 
 def test_all_tables_are_as_of_the_row_that_is_asked(folder: Path) -> None:
@@ -310,6 +343,9 @@ def test_the_command_refuses_in_a_sentence(folder: Path, capfd: pytest.CaptureFi
     assert "the tables are log, messages, receives, queues" in capfd.readouterr().err
     assert run(["log", "query", "FROM log", "--path", str(folder), "--as-of-lsn", "99999"]) == ExitCode.USAGE
     assert "--as-of-lsn cannot be 99999" in capfd.readouterr().err
+    assert run(["log", "query", "FROM log", "--path", str(folder / "none")]) == ExitCode.FAILED
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.endswith("none is not a data folder: it has no manifest")
     assert run(["queue", "list", "--output", "csv"]) == ExitCode.USAGE
     assert "--output csv is of cmq log query alone; give table or json" in capfd.readouterr().err
 

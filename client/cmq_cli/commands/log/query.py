@@ -41,7 +41,7 @@ def query(
     path: DataPath,
     as_of_lsn: int | None = None,
     include_active: IncludeActive = False,
-    load_limit: Annotated[Bytes, Parameter(show_default="1g")] = 1 << 30,
+    memory_limit: Annotated[Bytes, Parameter(show_default="1GiB")] = 1 << 30,
     session: CurrentSession,
 ) -> None:
     """Run a SELECT of DuckDB over the tables log, messages, receives and queues of a data folder.
@@ -56,8 +56,8 @@ def query(
         The statement, a single SELECT.
     as_of_lsn
         Read the log up to this row; the newest sealed row otherwise.
-    load_limit
-        Largest table that is held in memory, because the statement reads the table more than once.
+    memory_limit
+        Memory of groups, sorts, joins, and tables that the statement reads more than once; no disk is used.
     """
     output = session.output
     with connector_errors("sql"):
@@ -67,7 +67,7 @@ def query(
 
         try:
             with log_sql.query(
-                path, sql, as_of_lsn=as_of_lsn, include_active=include_active, load_limit=load_limit
+                path, sql, as_of_lsn=as_of_lsn, include_active=include_active, memory_limit=memory_limit
             ) as answer:
                 _print(output, session.form, answer.reader)
         except log_sql.QueryError as error:

@@ -181,13 +181,19 @@ def damaged(path: Path) -> None:
     path.write_bytes(data)
 
 
+def truncated(path: Path) -> None:
+    data = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(data[: len(data) // 2])
+
+
 def swapped(path: Path) -> None:
     data = path.with_name("00000001.side").read_bytes()
     path.chmod(0o600)
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("harm", [missing, damaged, swapped])
+@pytest.mark.parametrize("harm", [missing, damaged, truncated, swapped])
 @pytest.mark.parametrize("kind", ["folder", "url"])
 def test_a_segment_is_read_where_its_side_file_is_of_no_use(
     folder: Path,

@@ -214,7 +214,7 @@ def test_an_answer_that_is_not_read_and_a_refused_statement_keep_no_files(store:
         rows(store.url, "SELECT m.msg_id::INT FROM messages m JOIN log USING (msg_id)")
     assert list(temporary.iterdir()) == []
     with pytest.raises(CmqdSourceError) as refused:
-        rows(store.url, "SELECT count(*) FROM messages a JOIN messages b USING (lsn)", load_limit=10)
+        rows(store.url, "SELECT count(*) FROM messages a JOIN messages b USING (msg_id::INT)")
     assert list(temporary.iterdir()) == []
     assert failed.traceback
     assert refused.traceback, "the frames of the errors exist"
