@@ -142,7 +142,7 @@ def _send(
 def _why(error: BaseException) -> str:
     from py4j.protocol import Py4JNetworkError
 
-    if isinstance(error, OSError | Py4JNetworkError):
+    if isinstance(error, ConnectionError | Py4JNetworkError):
         return f"Spark's Java process ended during the run: it was killed or ran out of memory ({type(error).__name__})"
     return reason_of(error)
 

@@ -174,3 +174,15 @@ def test_all_cores_are_counted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.sched_getaffinity", three)
 
     assert tasks_at_once("local[*]", 8) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "Spark's Java process ended during the run"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_a_full_disk_is_not_taken_for_the_end_of_java(error: OSError, text: str):
+    """The driver writes the parts of a job to a file."""
+    assert text in module._why(error)  # pyright: ignore[reportPrivateUsage]
