@@ -27,7 +27,8 @@ MAX_NAMED = 10
 """Rows that an error names."""
 _BLOCK_BITS = 8
 """A set has a bitmap for each block of 256 row indices. Few rows of a log have more messages, so neighbours in the log
-are neighbours in a bitmap, and a message takes two bytes or less."""
+are neighbours in a bitmap, and a message takes two bytes or less. A bitmap has a container for every 256 rows of the
+log. Behind a shuffle into hundreds of partitions a message can have a container of its own, of some 70 bytes."""
 _IN_BLOCK = (1 << _BLOCK_BITS) - 1
 _MAX_LSN = 1 << (64 - _BLOCK_BITS)
 
@@ -139,7 +140,7 @@ class DefaultIds:
 
 _WAY_OUT = (
     "Give the rows ids of their own with dedupIdColumn, or leave out the columns lsn and row_index: then a row is "
-    "named by its place in the write"
+    "named by its place in the write. Rows of two logs can have the same lsn and row_index, too"
 )
 
 

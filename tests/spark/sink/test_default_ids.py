@@ -45,6 +45,7 @@ def test_rows_of_two_tasks_are_named() -> None:
 
     assert "the same rows of the log: 9:0, 7:300 (lsn:row_index)" in str(refused.value)
     assert "the later was not stored. Give the rows ids of their own with dedupIdColumn" in str(refused.value)
+    assert "Rows of two logs can have the same lsn and row_index" in str(refused.value)
 
 
 def test_the_error_names_a_bounded_number_of_rows() -> None:
@@ -66,3 +67,10 @@ def test_a_set_of_neighbours_is_small_on_its_way_to_the_driver() -> None:
 
     assert len(pickle.dumps(full_rows.compact())) < 1_000
     assert len(pickle.dumps(lone_sends.compact())) < 3 * 256_000
+
+
+def test_a_row_without_neighbours_takes_a_few_bytes_on_its_way_to_the_driver() -> None:
+    of_a_shuffle = LogRows()
+    of_a_shuffle.add((lsn, 0) for lsn in range(1, 2_000 * 50_000, 2_000))
+
+    assert 9 * 50_000 < len(pickle.dumps(of_a_shuffle.compact())) < 11 * 50_000

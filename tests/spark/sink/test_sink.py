@@ -196,6 +196,21 @@ def test_a_write_with_a_row_of_a_log_twice_fails(broker: RunningBroker, queue: s
     assert len(taken(broker, queue)) == 4
 
 
+def test_a_union_of_two_logs_loses_no_row_in_silence(
+    spark: "SparkSession", broker: RunningBroker, queue: str, log: "DataFrame", tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "other", [[([queue_created(7, "orders")], [], NOW_MS), sends(7, 0, 2)]])
+    other = spark.read.format("cmqd").load(str(tmp_path / "other"))
+
+    with pytest.raises(Exception, match=r"DoubledRowsError: two partitions .* Rows of two logs can have the same lsn"):
+        write(log.union(other), broker, queue=queue)
+    assert len(taken(broker, queue)) == 4
+
+    for one in (log, other):
+        write(one, broker, queue=queue, writeId="both")
+    assert len(taken(broker, queue)) == 6
+
+
 def test_a_stream_with_a_row_of_a_log_twice_fails(
     spark: "SparkSession", broker: RunningBroker, queue: str, log: "DataFrame", tmp_path: Path
 ) -> None:
