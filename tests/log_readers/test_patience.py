@@ -92,7 +92,11 @@ class FailingFiles:
 def test_an_error_of_a_store_does_not_tell_the_key_of_its_url(kind: type[Exception], monkeypatch: pytest.MonkeyPatch):
     url = "memory://ID1:a-key@bucket/data"
     files = FailingFiles(kind(f"GET {url}/manifest: 403"))
-    monkeypatch.setattr(LogFiles, "_file_system", lambda *_: (files, "bucket/data"))
+
+    def file_system(_files: LogFiles, _arguments: dict[str, object]) -> tuple[FailingFiles, str]:
+        return files, "bucket/data"
+
+    monkeypatch.setattr(LogFiles, "_file_system", file_system)
     folder = Folder(url)
 
     with pytest.raises(FolderError) as failed:

@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 
 from cmqd_log.errors import OptionError
 from cmqd_log.options import parse_options
-from cmqd_log.schema import COLUMNS
+from cmqd_log.schema import COLUMNS, Table
 from pyspark_cmqd.reading.columns import check_columns
 from pyspark_cmqd.reading.pushdown import narrowed
 from pyspark_cmqd.reading.source import CmqdDataSource
@@ -66,11 +66,12 @@ def test_a_column_has_its_own_type_and_no_other(column: str, kind: DataType):
     columns = StructType([StructField("queue", StringType()), StructField(column, kind)])
 
     with pytest.raises(OptionError, match=f"schema.*{column} .*{COLUMNS[column]}"):
-        check_columns(columns)
+        check_columns(columns, Table.LOG)
 
 
 def test_columns_may_be_fewer_and_in_another_order():
-    check_columns(StructType([StructField("queue", StringType(), nullable=False), StructField("lsn", LongType())]))
+    columns = StructType([StructField("queue", StringType(), nullable=False), StructField("lsn", LongType())])
+    check_columns(columns, Table.LOG)
 
 
 def test_readers_of_both_kinds_check_them():
