@@ -224,6 +224,8 @@ class SegmentChanges(Head, frozen=True, tag=60):
 
     changed: list[int]
     unwanted: list[int]
+    counted: int
+    """Newest closed segment that the loop process knew; 0 = none."""
 
 
 # Storage to loop, first socket

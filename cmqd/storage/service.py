@@ -190,8 +190,8 @@ class StorageService:
                 self.log.sealer.actors_told(head)
             case ipc.DeletedNames(names):
                 self.log.checkpoints.lacks(names)
-            case ipc.SegmentChanges(changed, unwanted):
-                self.log.checkpoints.changed(Changes(changed, unwanted))
+            case ipc.SegmentChanges(changed, unwanted, counted):
+                self.log.checkpoints.changed(Changes(changed, unwanted, counted))
             case ipc.SealNow(request_id):
                 self._start(self.log.seal_now(request_id))
             case ipc.DescribeActive(request_id):

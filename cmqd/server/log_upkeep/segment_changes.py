@@ -75,6 +75,8 @@ class SegmentChanges:
             if not any(counts) and not self.is_kept(segment) and not await self._is_wanted(segment):
                 unwanted.append(segment.number)
         self._there = there
+        # Closed since, and counted next time.
+        changed += [segment.number for segment in self.log.closed_segments() if segment.number not in there]
         self.log.tell_changes(changed, unwanted)
 
     def tell_all(self) -> None:
@@ -83,7 +85,8 @@ class SegmentChanges:
 
     async def _find_moved(self) -> None:
         self._moved, self._returned = set(), set()
-        for queue_id, before in list(self._moves.items()):
+        for queue_id in list(self._moves):
+            before = self._moves[queue_id]
             now = self.moves_of(queue_id)
             if now is None:
                 del self._moves[queue_id]

@@ -352,7 +352,8 @@ class StorageProcessLog:
 
     def tell_changes(self, changed: Sequence[int], unwanted: Sequence[int]) -> None:
         """See ``Log``."""
-        self._channel(self._control).send(ipc.SegmentChanges(list(changed), list(unwanted)))
+        counted = max(self._segments, default=0)
+        self._channel(self._control).send(ipc.SegmentChanges(list(changed), list(unwanted), counted))
 
     def closed_segments(self) -> list[SegmentReport]:
         """See ``Log``."""

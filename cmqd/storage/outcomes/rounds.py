@@ -40,6 +40,8 @@ class Changes(msgspec.Struct, array_like=True, frozen=True):
     """Segments of which messages left their queues, or came back, since the checkpoint before."""
     unwanted: list[int]
     """Segments without a wanted message, which will be dropped."""
+    counted: int = 0
+    """Newest segment that the loop process knew to take no more rows; it cannot tell of changes of later segments."""
 
 
 class Rounds:
@@ -77,13 +79,15 @@ class Rounds:
 
     def tell(self, changes: Changes) -> None:
         """Take changes that belong to the next checkpoint."""
-        self._told = Changes([*dict.fromkeys([*self._told.changed, *changes.changed])], changes.unwanted)
+        changed = [*dict.fromkeys([*self._told.changed, *changes.changed])]
+        self._told = Changes(changed, changes.unwanted, changes.counted)
 
     def note(self, number: int) -> None:
         """Keep the told changes with a checkpoint."""
         self._changes[number], self._told = self._told, Changes([], [])
-        kept = {entry.number for entry in self._catalog.checkpoints} | {number}
-        self._changes = {each: told for each, told in self._changes.items() if each in kept}
+        oldest = min((entry.number for entry in self._catalog.checkpoints), default=number)
+        # Also of checkpoints that are gone: a round over them, behind a hold or a longer round, needs their changes.
+        self._changes = {each: told for each, told in self._changes.items() if each >= oldest}
 
     def staying(self, newer: CheckpointEntry, unwanted: Iterable[int] = ()) -> list[Segment]:
         """Return the segments that a round to this checkpoint is about."""
@@ -103,7 +107,12 @@ class Rounds:
             is_changed = bool(self.staying(newer))
         else:
             unwanted = set(told.unwanted)
-            is_changed = any(segment.number in told.changed for segment in self.staying(newer, unwanted))
+            changed = set(told.changed)
+            is_changed = any(
+                # The storage can close a segment before the loop process hears of it, which counts it next time.
+                segment.number in changed or segment.number > told.counted
+                for segment in self.staying(newer, unwanted)
+            )
         if is_changed:
             return False
         self._cover(older, newer, [], () if told is None else told.unwanted)
@@ -116,10 +125,11 @@ class Rounds:
         if not self._changes.keys() >= set(numbers):
             # Of the life before, or copied from an engine.
             return None
-        told = [self._changes[number] for number in numbers]
+        told = [changes for number, changes in self._changes.items() if first <= number <= newer.number]
         newest = max(self._changes, default=0)
         unwanted = self._changes[newest].unwanted if newest else []
-        return Changes([number for changes in told for number in changes.changed], unwanted)
+        counted = self._changes[newer.number].counted if newer.number in self._changes else 0
+        return Changes([number for changes in told for number in changes.changed], unwanted, counted)
 
     async def run(self, older: CheckpointEntry | None, newer: CheckpointEntry) -> bool:
         """Make the outcomes up to the newer checkpoint, or give them up; return False if the broker stops.
@@ -146,6 +156,9 @@ class Rounds:
             job = RoundJob(str(catalog.folder.path), older, newer, [self._describe(segment) for segment in staying])
             try:
                 files = await self._run_child(job)
+                if self._is_stopping():
+                    # The older checkpoint stays listed, and the next start makes this round.
+                    return False
                 self._cover(older, newer, files, unwanted)
             except (OSError, TimeoutError, RuntimeError, msgspec.MsgspecError) as error:
                 problem = str(error)
@@ -153,7 +166,7 @@ class Rounds:
             return False
         if problem:
             complain(f"how messages left up to row {newer.end_lsn} is not kept beside the segments: {problem}")
-            self._give_up(newer, staying)
+            self._give_up(newer)
             self._on_skipped()
         return True
 
@@ -230,9 +243,10 @@ class Rounds:
                 )
         catalog.outcomes_upto = newer
 
-    def _give_up(self, newer: CheckpointEntry, staying: Iterable[Segment]) -> None:
+    def _give_up(self, newer: CheckpointEntry) -> None:
         catalog = self._catalog
-        for segment in staying:
+        # Also segments whose drop was expected: they may stay, and later rounds move only the end of their rows.
+        for segment in self.staying(newer):
             before = catalog.outcomes.get(segment.number, OutcomesEntry(0, 0, 0))
             # Not the header of the checkpoint: its slices are newer.
             catalog.outcomes[segment.number] = msgspec.structs.replace(before, known_from=newer.end_lsn, upto=newer.lsn)

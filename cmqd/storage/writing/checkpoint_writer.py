@@ -151,15 +151,16 @@ class Checkpoints:
         return superseded
 
     async def _run_round(self, older: CheckpointEntry | None, newer: CheckpointEntry, held: Sequence[int]) -> None:
-        is_done = await self._rounds.run(older, newer)
+        if not await self._rounds.run(older, newer):
+            # The holds stay: the last checkpoint must not remove the older, from which the next start goes on.
+            return
         for number in held:
             self._held[number] -= 1
             if not self._held[number]:
                 del self._held[number]
-        if is_done:
-            self._round = None
-            await self.remove_superseded(self._take_superseded())
-            self._on_done(self._catalog.checkpoints[-1].lsn)
+        self._round = None
+        await self.remove_superseded(self._take_superseded())
+        self._on_done(self._catalog.checkpoints[-1].lsn)
 
     def begin_rounds(self) -> None:
         """Begin the round that the life before owed."""

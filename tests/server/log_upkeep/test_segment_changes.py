@@ -19,7 +19,7 @@ class Segments:
         self.unwanted: list[int] = []
 
     def closed_segments(self) -> list[SegmentReport]:
-        return self.closed
+        return list(self.closed)
 
     def tell_changes(self, changed: list[int], unwanted: list[int]) -> None:
         self.changed, self.unwanted = changed, unwanted
@@ -76,6 +76,19 @@ async def test_a_message_that_leaves_changes_its_segment_alone_and_once() -> Non
     scene.core.delete(*scene.core.handles(most=2))
 
     assert await scene.told() == [1]
+    assert await scene.told() == []
+
+
+async def test_a_segment_that_closes_during_the_count_may_have_changed() -> None:
+    scene = Scene()
+
+    async def close_third(_: float) -> None:
+        if len(scene.log.closed) == 2:
+            scene.log.close((scene.q, 10, 11))
+
+    scene.changes = scene.count_anew(timer=iter(range(100)).__next__, sleep=close_third)
+
+    assert await scene.told() == [3]
     assert await scene.told() == []
 
 

@@ -113,6 +113,25 @@ async def test_three_checkpoints_without_a_change_move_the_known_rows_and_write_
     assert_exact(broker)
 
 
+async def test_a_change_told_with_a_checkpoint_that_went_during_a_hold_is_in_the_round_behind_it(
+    tmp_path: Path,
+) -> None:
+    broker = await stuck(tmp_path / "data")
+    held = await broker.rig.log.hold_checkpoint()
+    assert held is not None
+    for _ in range(3):
+        broker.core.create(f"q{broker.upto}")
+        await broker.segment()
+        await broker.checkpoint()
+    assert [entry.number for entry in broker.manifest.checkpoints] == [1, 3, 4]
+    broker.rig.log.release_checkpoint(held.number)
+    await broker.leave_behind()
+    await broker.drop_behind_first()
+    await broker.rig.log.close()
+
+    assert_exact(broker)
+
+
 async def test_a_round_that_fails_lets_the_rows_go_and_says_what_is_not_known(tmp_path: Path) -> None:
     broker = await stuck(tmp_path / "data")
     # In the way of the first file.

@@ -23,6 +23,7 @@ from cmqd.storage.writing.checkpoint_writer import (
 )
 from cmqd_segment.checkpoint import AnyPart, CheckpointEnd, CheckpointHeader, HistorySlice
 from cmqd_segment.checkpoint_file import MAGIC, CheckpointError, encode_part, frame, verify_checkpoint
+from cmqd_segment.manifest import CheckpointEntry
 
 HEADER = CheckpointHeader(7, 1_000, 1, 1, 1)
 
@@ -137,3 +138,37 @@ async def test_a_file_that_is_being_opened_at_the_end_is_closed(tmp_path: Path) 
     await loop.shutdown_default_executor()
     (file,) = files
     assert file.closed
+
+
+async def test_a_round_that_a_stop_ended_keeps_its_older_checkpoint_from_the_last_checkpoint() -> None:
+    listed = [CheckpointEntry(number, number * 10, number * 10, 0, 0, "") for number in (1, 2, 3, 4)]
+    older, *_ = listed
+    catalog: Any = SimpleNamespace(
+        checkpoints=listed[:3], outcomes_upto=older, folder=SimpleNamespace(checkpoints=Path("none"))
+    )
+
+    async def stopped(*_: object) -> bool:
+        return False
+
+    def needed(*_: object) -> bool:
+        return False
+
+    rounds: Any = SimpleNamespace(moves=needed, run=stopped)
+    checkpoints = Checkpoints(
+        catalog,
+        kept=2,
+        durable=DurableLsn(0),
+        on_done=print,
+        on_full=print,
+        is_hurried=lambda: True,
+        rounds=rounds,
+        start=asyncio.create_task,
+    )
+    checkpoints.begin_rounds()
+    await checkpoints.rounds_ended()
+    catalog.checkpoints = listed
+
+    newest = checkpoints.hold()
+    assert newest is not None
+    assert checkpoints.release(newest.number) == []
+    assert older in catalog.checkpoints
