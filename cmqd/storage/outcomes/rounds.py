@@ -85,9 +85,17 @@ class Rounds:
     def note(self, number: int) -> None:
         """Keep the told changes with a checkpoint."""
         self._changes[number], self._told = self._told, Changes([], [])
-        oldest = min((entry.number for entry in self._catalog.checkpoints), default=number)
-        # Also of checkpoints that are gone: a round over them, behind a hold or a longer round, needs their changes.
-        self._changes = {each: told for each, told in self._changes.items() if each >= oldest}
+        kept = {entry.number for entry in self._catalog.checkpoints} | {number}
+        # A round over checkpoints that went, during a hold or a longer round, needs their changes: the next has them.
+        gone: list[int] = []
+        changes: dict[int, Changes] = {}
+        for each, told in self._changes.items():
+            if each >= min(kept):
+                gone += told.changed
+                if each in kept:
+                    changes[each] = Changes([*dict.fromkeys(gone)], told.unwanted, told.counted)
+                    gone = []
+        self._changes = changes
 
     def staying(self, newer: CheckpointEntry, unwanted: Iterable[int] = ()) -> list[Segment]:
         """Return the segments that a round to this checkpoint is about."""
