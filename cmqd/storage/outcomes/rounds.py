@@ -40,8 +40,9 @@ class Changes(msgspec.Struct, array_like=True, frozen=True):
     """Segments of which messages left their queues, or came back, since the checkpoint before."""
     unwanted: list[int]
     """Segments without a wanted message, which will be dropped."""
-    counted: int = 0
-    """Newest segment that the loop process knew to take no more rows; it cannot tell of changes of later segments."""
+    counted: int | None = None
+    """Newest segment that the loop process knew to take no more rows: it cannot tell of changes of later segments.
+    None = it knew all."""
 
 
 class Rounds:
@@ -118,7 +119,7 @@ class Rounds:
             changed = set(told.changed)
             is_changed = any(
                 # The storage can close a segment before the loop process hears of it, which counts it next time.
-                segment.number in changed or segment.number > told.counted
+                segment.number in changed or (told.counted is not None and segment.number > told.counted)
                 for segment in self.staying(newer, unwanted)
             )
         if is_changed:
@@ -136,7 +137,7 @@ class Rounds:
         told = [changes for number, changes in self._changes.items() if first <= number <= newer.number]
         newest = max(self._changes, default=0)
         unwanted = self._changes[newest].unwanted if newest else []
-        counted = self._changes[newer.number].counted if newer.number in self._changes else 0
+        counted = self._changes[newer.number].counted if newer.number in self._changes else None
         return Changes([number for changes in told for number in changes.changed], unwanted, counted)
 
     async def run(self, older: CheckpointEntry | None, newer: CheckpointEntry) -> bool:
