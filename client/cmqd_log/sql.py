@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
+from threading import Lock
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import duckdb
@@ -183,7 +184,7 @@ class Tables:
         self._options = options
         self._limit = memory_limit
         self._loaded = 0
-        self._scans = list[Generator[pa.RecordBatch]]()
+        self._scans = list[_Scan]()
         self.failure: CmqdSourceError | None = None
         """The error that ended a scan; DuckDB shows its text alone."""
 
@@ -201,7 +202,7 @@ class Tables:
         clients = not {"received_by", "left_by"}.isdisjoint(columns)
         reader = scan(columns=columns, clients=clients, **table.options, **self._options)
         schema = pa.schema([field.with_name(name) for field, name in zip(reader.schema, use.columns, strict=True)])
-        scanned = self._watched(reader)
+        scanned = _Scan(self._watched(reader))
         self._scans.append(scanned)
         del reader  # the frame of an error would keep it, and with it the files of a URL
         batches = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in scanned)
@@ -253,6 +254,30 @@ class Tables:
         except CmqdSourceError as error:
             self.failure = error
             raise
+
+
+class _Scan:
+    """The batches of a scan, which DuckDB takes in threads of its own.
+
+    A statement that fails does not wait for these threads. A generator that runs cannot be closed, so the close waits
+    for the batch under way; the threads find the end behind it.
+    """
+
+    def __init__(self, batches: "Generator[pa.RecordBatch]") -> None:
+        self._batches = batches
+        self._one = Lock()
+
+    def __iter__(self) -> "Iterator[pa.RecordBatch]":
+        return self
+
+    def __next__(self) -> "pa.RecordBatch":
+        with self._one:
+            return next(self._batches)
+
+    def close(self) -> None:
+        """End the scan, in any thread."""
+        with self._one:
+            self._batches.close()
 
 
 def _us(milliseconds: int | None) -> int | None:

@@ -14,11 +14,15 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import astuple
@@ -422,3 +426,35 @@ def test_a_closed_pipe_ends_the_command_without_an_error(folder: Path) -> None:
         running.stdout.close()
         assert running.stderr.read() == b""
     assert running.returncode == ExitCode.OK
+
+
+def test_a_close_waits_for_the_batch_that_a_thread_of_duckdb_reads(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that fails leaves such threads behind."""
+    began, may_end = Event(), Event()
+    schema = pa.schema([("lsn", pa.int64())])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        began.set()
+        may_end.wait(30)
+        yield pa.record_batch([[1]], schema=schema)
+        raise AssertionError("the scan is closed")
+
+    def scan(**_: object) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(schema, batches())
+
+    monkeypatch.setattr(sql, "scan", scan)
+    options = parse_options({"path": str(folder)})
+    with open_folder(options) as opened:
+        tables = sql.Tables(options, {}, sql.LEAST_MEMORY_LIMIT, opened.view(include_active=False))
+    reader = tables.make("log", sql.Use(["lsn"], False))
+    with ThreadPoolExecutor(2) as threads:
+        read = threads.submit(reader.read_next_batch)
+        assert began.wait(30)
+        closed = threads.submit(tables.close)
+        wait([closed], 0.1)
+        may_end.set()
+        assert read.result().num_rows == 1
+        closed.result()
+    assert list(reader) == []
