@@ -98,10 +98,11 @@ class SegmentDrops:
         if catalog.outcomes_upto != checkpoint and not await self._rounds.run(catalog.outcomes_upto, checkpoint):
             return False
         catalog.checkpoints = [checkpoint]
+        replaced = self._rounds.take_replaced()
         await catalog.save()
         for old in superseded:
             await asyncio.to_thread((catalog.folder.path / old.file).unlink, missing_ok=True)
-        await self._rounds.listed()
+        await self._rounds.remove(replaced)
         return True
 
     def _start_drop(self, drop: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

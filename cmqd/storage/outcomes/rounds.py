@@ -266,8 +266,12 @@ class Rounds:
         if before is not None and before.generation:
             self._replaced.append(self._catalog.folder.path / outcomes_file(number, before.generation))
 
-    async def listed(self) -> None:
-        """Remove the files that the manifest does not list any more."""
+    def take_replaced(self) -> list[Path]:
+        """Return the files that manifests written from now on do not list, for ``remove``."""
         replaced, self._replaced = self._replaced, []
+        return replaced
+
+    async def remove(self, replaced: Iterable[Path]) -> None:
+        """Remove the files of ``take_replaced``, once a manifest was written."""
         for path in replaced:
             await asyncio.to_thread(path.unlink, missing_ok=True)

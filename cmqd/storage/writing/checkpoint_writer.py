@@ -176,10 +176,12 @@ class Checkpoints:
         """Write the manifest, then remove the files: a crash in between leaves unlisted files, which the next start
         puts aside, and not a manifest with a missing checkpoint.
         """
+        # Before the manifest: a round that ends later replaces files that this manifest lists.
+        replaced = self._rounds.take_replaced()
         await self._catalog.save()
         for old in superseded:
             await asyncio.to_thread(remove, self._catalog.folder.path / old.file, self._is_hurried)
-        await self._rounds.listed()
+        await self._rounds.remove(replaced)
 
     async def drained(self) -> None:
         """Wait until every part is written or dropped."""

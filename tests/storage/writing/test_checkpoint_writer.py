@@ -172,3 +172,41 @@ async def test_a_round_that_a_stop_ended_keeps_its_older_checkpoint_from_the_las
     assert newest is not None
     assert checkpoints.release(newest.number) == []
     assert older in catalog.checkpoints
+
+
+async def test_a_file_that_is_replaced_behind_the_manifest_stays_until_the_next(tmp_path: Path) -> None:
+    replaced: list[Path] = [tmp_path / "1"]
+    removed: list[Path] = []
+
+    class Scene:
+        """Stands in for the rounds, and for a catalog of which a round ends while the manifest is written."""
+
+        folder = SimpleNamespace(path=tmp_path, checkpoints=tmp_path)
+
+        async def save(self) -> None:
+            replaced.append(tmp_path / "2")
+
+        def take_replaced(self) -> list[Path]:
+            taken = list(replaced)
+            replaced.clear()
+            return taken
+
+        async def remove(self, paths: list[Path]) -> None:
+            removed.extend(paths)
+
+    scene: Any = Scene()
+    checkpoints = Checkpoints(
+        scene,
+        kept=2,
+        durable=DurableLsn(0),
+        on_done=print,
+        on_full=print,
+        is_hurried=lambda: True,
+        rounds=scene,
+        start=asyncio.create_task,
+    )
+    await checkpoints.remove_superseded([])
+    assert removed == [tmp_path / "1"]
+
+    await checkpoints.remove_superseded([])
+    assert removed == [tmp_path / "1", tmp_path / "2"]
