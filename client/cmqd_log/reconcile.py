@@ -12,7 +12,8 @@ or ``gone``: the message left, and the rows with the reason were reclaimed. For 
 equal.
 
 A reading is folded into the counts of its lines as it is read, so memory grows with the lines, and neither reading is
-kept. Committed half messages are known by their ids, as a set of at most two bytes an id.
+kept. Committed half messages are known by their ids, in a compressed bitmap: two bytes an id where one message in a
+hundred is a half message, ten and more where such messages are rare.
 
 Only messages with rows in the log are counted. Consumed messages go with their segment, usually soon; the setting
 ``keep_history_ms`` keeps them. Hours are hours of production (the enqueue time), in UTC. Accounts have separate lines;
