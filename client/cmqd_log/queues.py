@@ -67,7 +67,9 @@ def queues_of(folder: Folder, view: View) -> list[LogQueue]:
                 for record in decoded(extent, lsn, meta):
                     if isinstance(record, QueueCreated):
                         named.add(record.queue_id)
-                        found[record.queue_id].created_ms = record.created_ms
+                        # No checkpoint names a queue that was deleted before, and no segment one without messages.
+                        created = LogQueue(record.queue_id, record.account, record.name)
+                        found.setdefault(record.queue_id, created).created_ms = record.created_ms
                         # The checkpoint tells of the rows below, also if the row of a delete was reclaimed.
                         found[record.queue_id].exists |= lsn > checkpointed_lsn
                     elif isinstance(record, QueueDeleted) and record.queue_id in found:

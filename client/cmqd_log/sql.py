@@ -38,7 +38,8 @@ from cmqd_log.scanning import scan
 from cmqd_log.schema import COLUMNS, QUEUES, RECEIVES, Table
 
 DEFAULT_MEMORY_LIMIT: Final = 1 << 30
-"""Bytes of groups, sorts, joins and loaded tables together; loaded tables have at most half."""
+"""Bytes of groups, sorts, joins and loaded tables together; loaded tables have at most half. DuckDB does not count
+single texts and lists."""
 LEAST_MEMORY_LIMIT: Final = 32 << 20
 """DuckDB needs some blocks for each thread."""
 INTERRUPT_SECONDS: Final = 0.1
@@ -163,16 +164,16 @@ def query(
     if lsn < newest:
         view = replace(view, hi=lsn, checkpoints=tuple(entry for entry in view.checkpoints if entry.lsn <= lsn))
     scanned = {"path": os.fspath(path), "includeActive": include_active, "endingLsn": lsn}
-    tables = Tables(options, scanned, memory_limit, view)
     uses = _uses(text)
     if uses is not None:
         try:
-            return _answer(text, tables, uses, lsn)
+            return _answer(text, Tables(options, scanned, memory_limit, view), uses, lsn)
         except QueryError as error:
             if _UNDECODED not in str(error):
                 raise
     whole = {name: Use(list(table.columns), True) for name, table in TABLES.items()}
-    return _answer(text, tables, whole, lsn)
+    # Not the tables of before: they count what was loaded, and keep the error of a scan.
+    return _answer(text, Tables(options, scanned, memory_limit, view), whole, lsn)
 
 
 class Tables:

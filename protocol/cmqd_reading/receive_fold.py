@@ -1,8 +1,8 @@
 """Receives: each receive of a queue with its begin, the end of its lease, and the reason of its own end. Pure.
 
 The fold takes rows in the order of the log and yields a receive when the receive ends, so memory has the receives that
-are under way, and no others. Reasons are the kinds of ``LifeKind``, which the history of a message has for the same
-records:
+are under way, and the leases of the loaded checkpoints. Reasons are the kinds of ``LifeKind``, which the history of a
+message has for the same records:
 
     deleted  dead_lettered  released             the holder of the lease answered
     lease_ended                                  the lease ended without an answer
@@ -16,6 +16,9 @@ lease (and most name its position), and the slices of a checkpoint have all leas
 - A receive that was under way before is in doubt until a row or slice names its lease. If a slice does not, or if
   another receive of the message comes first, the receive is ``gone``.
 - The end of a lease is unknown until a row or slice tells of it.
+
+A row that names a lease proves here that the message was in flight: the broker names no lease of a message that was
+cleared or has expired, although the format permits it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -258,15 +261,18 @@ class ReceiveFold:
         """Slices of rows that are not reached, the next as the last."""
         self._has_missed = False
 
-    def load(self, parts: Iterable[AnyPart]) -> None:
-        """Load the slices of a checkpoint."""
+    def load(self, parts: Iterable[AnyPart], last_lsn: int) -> bool:
+        """Load the slices of a checkpoint. Return False, and load none, if one is of a row above ``last_lsn``."""
         by_id: dict[int, _Slice] = {}
         for part in parts:
             if isinstance(part, QueueSlice):
+                if part.lsn > last_lsn:
+                    return False
                 by_id[part.queue_id] = _Slice(part.lsn, part.queue_id, part.floor, [])
             elif isinstance(part, LeasesSlice):
                 by_id[part.queue_id].leases.append(part)
         self._slices = sorted([*self._slices, *by_id.values()], key=lambda each: each.lsn, reverse=True)
+        return True
 
     def miss(self, first_lsn: int, last_lsn: int) -> Iterator[Receive]:
         """Note that rows are missing, and that a checkpoint that was loaded covers them."""

@@ -130,6 +130,21 @@ def test_a_delete_whose_row_is_reclaimed_is_known_by_the_checkpoint(folder: Path
     ]
 
 
+def test_a_queue_that_went_below_the_checkpoint_without_messages_is_listed(tmp_path: Path):
+    creations: list[Row] = [([queue_created(id, name)], [], NOW_MS) for id, name in ((1, "orders"), (7, "brief"))]
+    folder = tmp_path / "data"
+    write_folder(folder, [[*creations, sends(1, 0, 3), ([QueueDeleted(7)], [], NOW_MS + 1000)], [sends(1, 3, 3)]])
+    add_checkpoint(folder, 4, {1: "orders"}, active=3)
+    data = Folder(str(folder))
+
+    found = queues_of(data, data.view(include_active=False))
+
+    assert [(one.name, one.exists, one.deleted_ms, one.messages) for one in found] == [
+        ("orders", True, None, 6),
+        ("brief", False, NOW_MS + 1000, 0),
+    ]
+
+
 @pytest.mark.parametrize("kept", [0, -40], ids=["empty", "cut"])
 def test_a_damaged_checkpoint_deletes_no_queue(folder: Path, kept: int):
     newest = read_manifest(folder).segments[-1].last_lsn

@@ -20,7 +20,7 @@ def folded(
     """The receives up to a row, by a fold that gets the rows that are not missing."""
     fold = ReceiveFold()
     for parts in checkpoints:
-        fold.load(parts)
+        assert fold.load(parts, upto)
     found: list[Receive] = []
     gap = 0
     for lsn in range(1, upto + 1):

@@ -92,9 +92,8 @@ class LogFiles:
             begin = self._get_begin(extent.side_file, stop)
         # Not before its checksums are right: a damaged copy would stay.
         decode_plan(begin)
-        with tempfile.NamedTemporaryFile(dir=cache, delete=False) as copy:
-            copy.write(begin[:stop])
-        Path(copy.name).replace(kept)
+        with self._kept_as(kept) as temporary:
+            temporary.write_bytes(begin[:stop])
         return begin
 
     def get(self, file: str, target: Path) -> None:
@@ -135,24 +134,31 @@ class LogFiles:
         kept = cache / f"{sha256}{Path(file).suffix}"
         if _is_own(kept):
             return kept
-        handle, name = tempfile.mkstemp(dir=cache)
-        os.close(handle)
-        temporary = Path(name)
-        try:
+        with self._kept_as(kept) as temporary:
             self.get(file, temporary)
             with temporary.open("rb") as copy:
                 found = hashlib.file_digest(copy, "sha256").hexdigest()
-                if self._given is not None:
-                    # Before the file gets its name: a loss of power could otherwise keep the name and lose the content.
-                    os.fsync(copy.fileno())
             if found != sha256:
                 raise FolderError(
                     f"{self.path}/{file} does not match its checksum in the manifest; copy the file again"
                 )
+        return kept
+
+    @contextlib.contextmanager
+    def _kept_as(self, kept: Path) -> Generator[Path]:
+        """Yield a temporary file, which gets its name at the end, and is removed after an error."""
+        handle, name = tempfile.mkstemp(dir=kept.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            if self._given is not None:
+                # Before the file gets its name: a loss of power could otherwise keep the name and lose the content.
+                with temporary.open("rb") as copy:
+                    os.fsync(copy.fileno())
             temporary.replace(kept)
         finally:
             temporary.unlink(missing_ok=True)
-        return kept
 
     def _get_begin(self, file: str, size: int) -> bytes:
         """Fetch the first bytes of a file, at most ``size``, or more if the store knows no ranges. Raises OSError."""

@@ -2,7 +2,8 @@
 under way come last.
 
 The rows are folded in a single pass (``cmqd_reading.receive_fold``), so a plan has a single task. Its memory has the
-receives under way, and a batch. Where rows are missing, a checkpoint has the leases behind them.
+receives under way, the leases of the checkpoints, and a batch. Where rows are missing, a checkpoint has the leases
+behind them.
 """
 
 # pyarrow tells pyright little of its types.
@@ -21,17 +22,16 @@ import pyarrow as pa
 from cmqd_log.data_folder.actors import CLIENT_COLUMNS, Clients
 from cmqd_log.data_folder.catalog import Catalog, checkpointed, complete, name_ids
 from cmqd_log.data_folder.folder import Folder, open_folder
-from cmqd_log.data_folder.plan import View, describe, is_choosing, pieces_of, wanted_ids
-from cmqd_log.data_folder.rows import is_given_up, remaining
+from cmqd_log.data_folder.plan import View, describe, pieces_of, wanted_ids
+from cmqd_log.data_folder.rows import remaining
 from cmqd_log.errors import BehindError, FolderError, SegmentReclaimedError
 from cmqd_log.message_states.states_at import slices_in
 from cmqd_log.options import LAST_LSN, Options
-from cmqd_log.reading.planning import check_names, has_beginning, needs_names, planned_now, unknown_name
+from cmqd_log.reading.planning import ATTEMPTS, check_names, has_beginning, needs_names, planned_now, unknown_name
 from cmqd_log.reading.stores import Store, Stores
 from cmqd_reading.receive_fold import Receive, ReceiveFold
-from cmqd_segment.checkpoint import AnyPart, QueueSlice
 from cmqd_segment.checkpoint_file import CheckpointError
-from cmqd_segment.manifest import SourceName
+from cmqd_segment.manifest import SourceName, merge_ranges
 from cmqd_segment.records import QueueCreated
 from cmqd_types.messages import printed_id
 
@@ -64,6 +64,8 @@ def plan_receives(options: Options, columns: Sequence[str], *, asked: Options | 
     asked = asked or options
 
     def planned(folder: Folder, view: View, above: int, upto: int) -> list[ReceivesTask]:
+        if not view.hi:
+            return []
         catalog = Catalog()
         if needs_names(options, columns):
             everything = replace(options, only_lsns=(0, LAST_LSN), starting_ms=None, ending_ms=None)
@@ -112,15 +114,10 @@ class _Reading:
         self._task = task
         self._schema = schema
         self._folder = folder
-        view = self._folder.view(include_active=options.include_active)
-        if view.hi < task.upto:
-            raise BehindError(f"{options.path} ends at row {view.hi}, and row {task.upto} was to be read")
-        self._view = replace(view, hi=task.upto)
         self._catalog = Catalog(dict(task.sources))
         self._wanted = wanted_ids(self._catalog.sources, options)
         self._clients = Clients()
-        if not CLIENT_COLUMNS.isdisjoint(task.columns):
-            self._clients.follow(self._folder, self._view, all_rows=True)
+        self._view = self._look()
         self._selects = bool(
             task.above
             or options.starting_ms is not None
@@ -129,6 +126,24 @@ class _Reading:
         )
         needs_stores = self._selects or not _OF_STORES.isdisjoint(task.columns)
         self._stores = Stores(self._folder, self._view) if needs_stores else None
+
+    def _look(self) -> View:
+        """Return the view to read, and learn the clients that it names."""
+        task, folder = self._task, self._folder
+        for attempt in range(ATTEMPTS):
+            view = folder.view(include_active=task.options.include_active)
+            if view.hi < task.upto:
+                raise BehindError(f"{task.options.path} ends at row {view.hi}, and row {task.upto} was to be read")
+            view = replace(view, hi=task.upto)
+            try:
+                if not CLIENT_COLUMNS.isdisjoint(task.columns):
+                    self._clients.follow(folder, view, all_rows=True)
+                return view
+            except SegmentReclaimedError:
+                # As for a plan: the view of a moment later has the rest.
+                if attempt == ATTEMPTS - 1 or not task.may_be_reclaimed:
+                    raise
+        raise AssertionError("unreachable")
 
     # ------------------------------------------------------------------ the pass
 
@@ -163,9 +178,11 @@ class _Reading:
         yield from fold.finish(view.hi)
 
     def _missed(self, fold: ReceiveFold, first: int, last: int, covered: int) -> Iterator[Receive]:
-        if last <= covered:
-            yield from fold.miss(first, last)
-        elif not all(is_given_up(self._folder, lsn) for lsn in (first, last)):
+        if first <= covered:
+            yield from fold.miss(first, min(last, covered))
+            first = covered + 1
+        lost = merge_ranges((loss.first_lsn, loss.last_lsn) for loss in self._folder.manifest().losses)
+        if first <= last and not any(low <= first and last <= high for low, high in lost):
             raise FolderError(
                 f"table receives cannot be computed as of row {self._view.hi}: the log no longer has "
                 f"{describe([(first, last)])}, and no checkpoint of row {self._view.hi} or before is usable; "
@@ -180,20 +197,23 @@ class _Reading:
             if entry.lsn > self._view.hi:
                 continue
             try:
-                parts: list[AnyPart] = list(slices_in(self._folder, entry))
+                if fold.load(slices_in(self._folder, entry), self._view.hi):
+                    covered = max(covered, entry.lsn)
             except (CheckpointError, msgspec.MsgspecError, OSError):
                 continue  # replaced meanwhile, or damaged: another checkpoint is there, or the rows are
-            if all(part.lsn <= self._view.hi for part in parts if isinstance(part, QueueSlice)):
-                fold.load(parts)
-                covered = max(covered, entry.lsn)
         return covered
 
     def _note_names(self, fold: ReceiveFold, records: Sequence[object]) -> None:
+        new = Catalog()
         for record in records:
-            self._catalog.note(record)
-        if is_choosing(self._task.options):
-            # The log may have receives of a queue without having its messages.
-            self._wanted = fold.wanted = wanted_ids(self._catalog.sources, self._task.options)
+            new.note(record)
+        names = {number: name for number, name in new.sources.items() if number not in self._catalog.sources}
+        self._catalog.note_names(names.values())
+        wanted = wanted_ids(names, self._task.options)
+        if wanted is not None and self._wanted is not None:
+            # The log may have receives of a queue without having its messages. Only new names are compared: a log may
+            # have created tens of thousands of queues.
+            self._wanted = fold.wanted = self._wanted | wanted
 
     # ------------------------------------------------------------------ values
 

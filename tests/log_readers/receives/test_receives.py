@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import cmqd_log
 from cmqd_client import connect
 from cmqd_log import sql
 from cmqd_log.errors import DataLossError, FolderError, OptionError, UnknownNameError
-from cmqd_log.reading import stores
+from cmqd_log.reading import receives, stores
 from cmqd_log.schema import RECEIVES
+from cmqd_segment.manifest import LossEntry, read_manifest, write_manifest
 from support.cases import each_case
 from support.processes.running_server import RunningServer
 from support.spark.log_folder import drop_segment
@@ -197,6 +199,33 @@ def test_rows_that_are_gone_without_a_checkpoint_above_them_are_an_error(tmp_pat
         scanned(made.folder)
     with pytest.raises(DataLossError, match="no longer has rows 21 to"):
         scanned(made.folder, startingLsn=1)
+
+
+def test_a_gap_of_reclaimed_and_lost_rows_is_missed_up_to_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ReceivedFolder(tmp_path / "data", 7)
+    manifest = read_manifest(made.folder)
+    covered = manifest.checkpoints[-1].lsn
+    reclaimed = max(entry.last_lsn for entry in manifest.segments if entry.last_lsn <= covered)
+    first = max(entry.first_lsn for entry in manifest.segments if entry.last_lsn <= covered)
+    drop_segment(made.folder, first)
+    last = next(entry.last_lsn for entry in manifest.segments if entry.last_lsn > covered)
+    drop_segment(made.folder, reclaimed + 1)
+    manifest = read_manifest(made.folder)
+    lost = LossEntry(reclaimed + 1, last, "damaged")
+    write_manifest(made.folder, structs.replace(manifest, dropped=[(first, reclaimed)], losses=[lost]))
+    missed: list[tuple[int, int]] = []
+    miss = receives.ReceiveFold.miss
+
+    def noted(fold: receives.ReceiveFold, first_lsn: int, last_lsn: int) -> Any:
+        missed.append((first_lsn, last_lsn))
+        return miss(fold, first_lsn, last_lsn)
+
+    monkeypatch.setattr(receives.ReceiveFold, "miss", noted)
+
+    assert scanned(made.folder)
+    assert missed == [(first, covered)]
 
 
 class Consumer:
