@@ -371,7 +371,8 @@ def test_maps_are_objects_and_intervals_and_times_that_python_lacks_are_text(
     statement = (
         "SELECT MAP{'a': '1'} m, INTERVAL '14 months 2 days 964.5 seconds' a, -INTERVAL 1 DAY b, INTERVAL 0 DAY c, "
         "NULL::INTERVAL d, "
-        "TIMESTAMP_NS '2020-01-01 00:00:00.123456789' e, '99999-01-01'::DATE f, ended_ts - enqueue_ts g "
+        "TIMESTAMP_NS '2020-01-01 00:00:00.123456789' e, '99999-01-01'::DATE f, ended_ts - enqueue_ts g, "
+        "TIMESTAMP_NS '2020-01-01 00:00:00' h "
         "FROM messages WHERE ended_ts IS NULL LIMIT 1"
     )
 
@@ -387,7 +388,7 @@ def test_maps_are_objects_and_intervals_and_times_that_python_lacks_are_text(
     assert columns == texts
     assert {name: row[name] for name in texts} == texts
     assert row["m"] == {"a": "1"}
-    assert row["e"] == "2020-01-01 00:00:00.123456789"
+    assert (row["e"], row["h"]) == ("2020-01-01 00:00:00.123456789", "2020-01-01 00:00:00.000000000")
     assert lines[1][:5] == ['{"a":"1"}', texts["a"], "-1 day", "00:00:00", ""]
     assert b"-1 day" in printed("table")
     assert run(["log", "query", "SELECT MAP{1: [INTERVAL 1 DAY]} m", "--path", str(folder), "--output", "parquet"]) == 2

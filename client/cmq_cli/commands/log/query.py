@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 app = App(name="log", help="The log, read from a data folder: its queues, and SQL over its messages.")
 app.command(queues)
 
-_encode = msgspec.json.Encoder(decimal_format="number").encode
+# str: with pandas installed, pyarrow gives times of nanoseconds within lists and structures as objects of pandas.
+_encode = msgspec.json.Encoder(decimal_format="number", enc_hook=str).encode
 """A sum is a decimal in Arrow, and a number of JSON."""
 
 SHOWN_ROWS = 1000
@@ -138,10 +139,12 @@ def _values(column: "pa.Array") -> list[Any]:
 
     # A map with keys of text is an object of JSON; other maps are lists of pairs.
     is_object = pa.types.is_map(column.type) and pa.types.is_string(column.type.key_type)
+    # Times of nanoseconds would depend on the values, and on pandas, which pyarrow uses where it is installed.
+    is_text = pa.types.is_timestamp(column.type) and column.type.unit == "ns"
     try:
-        values = column.to_pylist()
+        values = column.cast(pa.string()).to_pylist() if is_text else column.to_pylist()
     except (OverflowError, ValueError):
-        # Python has no times before year 1, after year 9999, or of nanoseconds.
+        # Python has no times before year 1 or after year 9999.
         try:
             return column.cast(pa.string()).to_pylist()
         except pa.ArrowException as error:
