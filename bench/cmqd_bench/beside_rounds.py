@@ -1,11 +1,13 @@
 """The cost of outcomes at their worst: ``python -m cmqd_bench.beside_rounds``.
 
-A queue holds many messages, and consumers take them out of order: every tenth message stays in flight, so each segment
-stays, and the rows of all deletes go. The storage process then keeps how each message left. Beside it runs an open loop
-of single messages at a fixed rate. Printed are the CPU times of the broker and of the children of its storage process,
-the children's share, and the latencies of the open loop from the intended time of a send to the receipt.
+A queue holds a backlog, and a consumer takes it out of order: every tenth message stays in flight. So each segment
+stays, the rows of the deletes go, and the storage process keeps the outcomes of the deleted messages beside the
+segments. An open loop of single messages runs meanwhile. The program prints the CPU time of the broker, the CPU time of
+the children of the storage process, the share of the children, and the latency of the open loop from the intended time
+of a send to the receipt.
 
-With ``--baseline`` the environment of another build is measured in the same turns, which begin with each build in turn.
+``--baseline`` names the ``PYTHONPATH`` of a second build. The builds take turns, and each turn begins with the next
+build.
 """
 
 import argparse
@@ -26,11 +28,11 @@ from cmqd_protocol.messages import DeleteMessages, MessagesReceived, ReceiveMess
 FILES: Final = 4096
 HELD_MS: Final = 12 * 3_600_000
 KEPT_OF: Final = 10
-"""Of so many neighbours, a message stays in flight."""
+"""A message in ten stays in flight."""
 
 
 async def eat(session: Session, queue: str, batch: int) -> int:
-    """Receive all messages of a queue, and delete all but every tenth; return the number of deletes."""
+    """Receive the messages of a queue, and delete them, except every tenth; return the number of deleted messages."""
     (connection,) = await session.connect(1)
     deleted = number = 0
     while True:
@@ -92,8 +94,8 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=1)
     parser.add_argument("--batch", type=int, default=16, help="messages of a receive and of its delete")
     parser.add_argument("--segment-bytes", type=int, default=16_777_216)
-    parser.add_argument("--load", type=float, default=500.0, help="messages a second of the clients beside")
-    parser.add_argument("--connections", type=int, default=4, help="their producers, and as many consumers")
+    parser.add_argument("--load", type=float, default=500.0, help="messages a second of the open loop")
+    parser.add_argument("--connections", type=int, default=4, help="producers of the open loop, and as many consumers")
     parser.add_argument("--durability", default="os", choices=("fsync", "os"))
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--baseline", help="PYTHONPATH of another build")
